@@ -1,0 +1,45 @@
+# `make demo` and `make test` are all a newcomer needs: each makes its own environment in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check bench clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable ".[demo]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(BIN)/pip install --quiet --editable ".[demo,test]"
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	$(BIN)/pip install --quiet --editable ".[demo,test,bench]"
+	touch $@
+
+demo: $(VENV)/.demo  ## train, compress and evaluate a network on digits
+	$(BIN)/pocketbayes demo
+
+test: $(VENV)/.test  ## the default test suite
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.test  ## everything, the slow tests too
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+check: $(VENV)/.test  ## lint and types
+	$(BIN)/ruff check src tests benchmarks experiments
+	$(BIN)/ruff format --check src tests benchmarks experiments
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench  ## ratios measured side by side with peers
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

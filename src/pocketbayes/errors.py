@@ -1,0 +1,19 @@
+"""Errors and warnings that say what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class ArtifactError(ValueError):
+    """A pocket file, or a checkpoint, that cannot be read or does not fit the model."""
+
+
+class NonFiniteError(ArithmeticError):
+    """Training met a NaN or an infinity; names the step and the parameter."""
+
+
+class ConvergenceWarning(UserWarning):
+    """An iteration stopped at its limit before it met its tolerance."""
+
+
+class ReproducibilityWarning(UserWarning):
+    """A run that cannot be repeated bit by bit, and why."""
