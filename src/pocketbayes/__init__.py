@@ -1,1 +1,46 @@
-"""pocketbayes."""
+"""pocketbayes: any PyTorch network as a Bayesian one that fits in a pocket."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# The public names in pipeline order, and where each lives; imported on first use, since torch alone takes seconds.
+_HOME = {
+    "bayesianize": "posterior.convert",
+    "describe": "posterior.describe",
+    "ZeroMean": "posterior.priors",
+    "Pretrained": "posterior.priors",
+    "FanIn": "posterior.priors",
+    "Constant": "posterior.priors",
+    "Relative": "posterior.priors",
+    "one_draw": "posterior.draws",
+    "mean_weights": "posterior.draws",
+    "to_deterministic": "posterior.convert",
+    "kl_divergence": "train",
+    "nelbo": "train",
+    "fit": "train",
+    "predict": "prediction",
+    "evaluate": "prediction",
+    "Predictive": "prediction",
+    "Regression": "prediction",
+}
+_MODULES = ("noise", "likelihood", "metrics", "errors")
+
+__all__ = [*_HOME, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"pocketbayes.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'pocketbayes' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"pocketbayes.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

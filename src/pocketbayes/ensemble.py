@@ -1,0 +1,204 @@
+"""S drawn networks, run fast: what prediction stands on.
+
+The draws are made once and run through a plain clone of the model: no parametrization is left in it, its norms are
+folded into the layers before them, its convolutions are channels-last, and whatever does not depend on a random
+weight is computed once for all draws.  Each of these is used only where it shows itself safe on the first batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from pocketbayes.graph import Affine, fold_norms, split_prefix, trace
+from pocketbayes.posterior.convert import to_deterministic
+from pocketbayes.posterior.draws import Draw, draws_of, mix
+from pocketbayes.posterior.weights import Site, sites, stochastic_weights
+
+VMAP_BATCH = 2  # up to this batch size one vectorised pass beats S passes (benchmarks/predict.py)
+
+
+def draw_seed(seed: int, number: int) -> int:
+    """The seed of draw `number` of a prediction: `one_draw(model, draw_seed(seed, s))` sees the same weights."""
+    return mix(seed, number)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DistributedDataParallel or torch.compile."""
+    wrappers = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+    inner = wrappers.get(type(model).__name__)
+    return model if inner is None else unwrap(getattr(model, inner))
+
+
+class Slot:
+    """One stochastic weight and the parameter of the clone that receives its draws."""
+
+    def __init__(self, site: Site, part: int, parameter: nn.Parameter) -> None:
+        self.site = site
+        self.part = part
+        self.parameter = parameter
+        self.affine: Affine | None = None
+
+    def draw(self, seed: int) -> Tensor:
+        value = self.site.weight.sample(self.site.original, Draw(mix(seed, self.part)))
+        return _channels_last(value if self.affine is None else self.affine(value))
+
+
+class Ensemble:
+    """`samples` draws of a model, a function of the seed alone; call it with a batch for one output per draw."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        samples: int = 30,
+        seed: int = 0,
+        max_bytes: int = 2 << 30,
+        fast: bool = True,
+    ) -> None:
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}.")
+        self._source = unwrap(model)
+        self._seed = seed
+        self._max_bytes = max_bytes
+        self._fast = fast
+        self._vmap_works = fast
+        self.samples = samples if stochastic_weights(self._source) else 1
+        self._sets: dict[int, list[Tensor]] = {}
+        self._stacked: dict[str, Tensor] | None = None
+        self._prefix: fx.GraphModule | None = None
+        self._net: nn.Module | None = None
+        self._build()
+
+    # --- the clone -------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        source = self._source
+        weights = {id(s.weight): s for s in stochastic_weights(source)}
+        parts = {id(draws): part for part, draws in enumerate(draws_of(source))}
+        if not weights:
+            self._slots: list[Slot] = []
+            self._plain = copy.deepcopy(source).eval()
+            return
+        self._plain = to_deterministic(source).eval()
+        slots: dict[int, Slot] = {}
+        for site in sites(source):
+            key = id(site.weight)
+            parameter = self._plain.get_parameter(site.path)
+            slots.setdefault(key, Slot(weights[key], parts[id(site.weight.draws)], parameter))
+        self._slots = list(slots.values())
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Fold, split and check on the first batch; fall back to the plain clone where anything differs."""
+        self._net = self._plain
+        if not (self._fast and self._slots):
+            return
+        expected = self._plain(*args, **kwargs)
+        graph = trace(self._plain)
+        if graph is None:
+            return
+        random = {id(slot.parameter) for slot in self._slots}
+        folded = fold_norms(graph, random)
+        prefix, net = split_prefix(graph, random)
+        try:
+            result = net(*prefix(*args, **kwargs)) if prefix is not None else net(*args, **kwargs)
+            same = _close(result, expected)
+        except Exception:  # a traced graph may fail in any way; the plain clone is then the answer
+            same = False
+        if same:
+            self._prefix, self._net = prefix, net
+            for slot in self._slots:
+                slot.affine = folded.get(id(slot.parameter))
+        else:
+            self._build()
+            self._net = self._plain
+
+    # --- weights ---------------------------------------------------------------------------------------------
+
+    def _weights(self, number: int) -> list[Tensor]:
+        """Draw `number`, from the cache or made anew; the cache never exceeds `max_bytes`."""
+        if number in self._sets:
+            return self._sets[number]
+        drawn = [slot.draw(draw_seed(self._seed, number)) for slot in self._slots]
+        size = sum(w.nbytes for w in drawn)
+        if (len(self._sets) + 1) * size <= self._max_bytes:
+            self._sets[number] = drawn
+        return drawn
+
+    def _stack(self) -> dict[str, Tensor] | None:
+        """All draws as one tensor a parameter, [S, *shape], if they fit."""
+        if self._stacked is None:
+            size = sum(slot.parameter.nbytes for slot in self._slots)
+            if 2 * self.samples * size > self._max_bytes:
+                return None
+            sets = [self._weights(s) for s in range(self.samples)]
+            assert self._net is not None
+            names = {id(p): name for name, p in self._net.named_parameters()}
+            self._stacked = {
+                names[id(slot.parameter)]: torch.stack([drawn[i] for drawn in sets])
+                for i, slot in enumerate(self._slots)
+            }
+        return self._stacked
+
+    # --- outputs ---------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def outputs(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """The model's output for each draw in turn, BatchNorm and dropout in evaluation mode."""
+        args, kwargs = pytree.tree_map_only(Tensor, _channels_last, (args, kwargs))
+        if self._net is None:
+            self._prepare(args, kwargs)
+        if self._prefix is not None:
+            args, kwargs = self._prefix(*args, **kwargs), {}
+        yield from self._vectorised(args, kwargs) or self._one_by_one(args, kwargs)
+
+    def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+        assert self._net is not None
+        for number in range(self.samples):
+            for slot, value in zip(self._slots, self._weights(number), strict=True):
+                slot.parameter.data = value
+            yield self._net(*args, **kwargs)
+
+    def _vectorised(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """All draws in one vmapped pass, for the smallest batches; None where vmap cannot."""
+        tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.ndim > 0]
+        if not (self._vmap_works and self._slots and tensors and max(map(len, tensors)) <= VMAP_BATCH):
+            return None
+        stacked = self._stack()
+        net = self._net
+        if stacked is None or net is None:
+            return None
+
+        def run(weights: dict[str, Tensor]) -> Any:
+            return torch.func.functional_call(net, weights, args, kwargs)
+
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                batched = torch.vmap(run)(stacked)
+        except Exception:  # no batching rule (recurrent layers), data-dependent control flow ...
+            self._vmap_works = False
+            return None
+        leaves, spec = pytree.tree_flatten(batched)
+        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(self.samples)]
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def _close(a: Any, b: Any) -> bool:
+    a_leaves, a_spec = pytree.tree_flatten(a)
+    b_leaves, b_spec = pytree.tree_flatten(b)
+    if a_spec != b_spec:
+        return False
+    pairs = [(x, y) for x, y in zip(a_leaves, b_leaves, strict=True) if isinstance(x, Tensor)]
+    return all(
+        x.shape == y.shape and bool((x - y).abs().max() <= 1e-4 * (1 + y.abs().max())) for x, y in pairs
+    )

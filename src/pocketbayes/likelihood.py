@@ -1,0 +1,195 @@
+"""How outputs become observations: p(y | f(x)), its negative logarithm, and what a model hands out as a batch."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, softplus
+
+
+class Batch(NamedTuple):
+    """One batch: what the model is called with, and the targets."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Any
+
+    @property
+    def size(self) -> int:
+        tensors = [t for t in (*self.args, *self.kwargs.values()) if isinstance(t, Tensor)]
+        return len(tensors[0]) if tensors else len(self.target)
+
+
+_TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+
+
+def unpack(batch: Any, device: torch.device | None = None) -> Batch:
+    """`(x, ..., y)`, or a dict whose targets stand under "labels", "label", "target", "targets" or "y"."""
+    if isinstance(batch, Mapping):
+        key = next((k for k in _TARGET_KEYS if k in batch), None)
+        if key is None:
+            raise ValueError(
+                f"A dict batch needs its targets under one of {_TARGET_KEYS}, got keys {list(batch)}."
+            )
+        kwargs = {k: _to(v, device) for k, v in batch.items() if k != key}
+        return Batch((), kwargs, _to(batch[key], device))
+    if isinstance(batch, (tuple, list)) and len(batch) >= 2:
+        *args, target = (_to(v, device) for v in batch)
+        return Batch(tuple(args), {}, target)
+    raise ValueError(
+        f"A batch must be (x, y), (x1, x2, ..., y) or a dict with labels, got {type(batch).__name__}."
+    )
+
+
+def _to(value: Any, device: torch.device | None) -> Any:
+    return value.to(device) if device is not None and isinstance(value, Tensor) else value
+
+
+def output_tensor(output: Any) -> Tensor:
+    """The tensor in a model's output: itself, its `logits`, or the first of a tuple."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping) and "logits" in output:
+        return output_tensor(output["logits"])
+    if hasattr(output, "logits"):
+        return output_tensor(output.logits)
+    if isinstance(output, (tuple, list)) and output:
+        return output_tensor(output[0])
+    raise ValueError(
+        f"Cannot find the predictions in an output of type {type(output).__name__}. "
+        "Wrap the model so that it returns a tensor, or pass a likelihood of your own."
+    )
+
+
+class Likelihood(nn.Module, ABC):
+    """p(y | output).  A module, since its noise may be trained."""
+
+    @abstractmethod
+    def nll(self, output: Any, target: Any) -> Tensor:
+        """-ln p(y | output) in nats, one for each example: [N]."""
+
+
+class Categorical(Likelihood):
+    """Classes from logits [N, C, ...] with integer targets [N, ...]; an example's positions add up.
+
+    `class_dim=-1` is for models that put the classes last, [N, T, C], as language models do.  Positions whose target
+    is `ignore_index` do not count.
+    """
+
+    def __init__(self, *, class_dim: int = 1, ignore_index: int = -100) -> None:
+        super().__init__()
+        self.class_dim = class_dim
+        self.ignore_index = ignore_index
+
+    def logits(self, output: Any) -> Tensor:
+        """The output's logits as [N, C, ...]."""
+        logits = output_tensor(output)
+        if logits.ndim < 2:
+            raise ValueError(f"Logits must be [N, C, ...], got shape {tuple(logits.shape)}.")
+        return logits.movedim(self.class_dim, 1)
+
+    def nll(self, output: Any, target: Tensor) -> Tensor:
+        logits = self.logits(output)
+        self.check(logits, target)
+        each = cross_entropy(logits, target.long(), reduction="none", ignore_index=self.ignore_index)
+        return each.flatten(1).sum(1) if each.ndim > 1 else each
+
+    def check(self, logits: Tensor, target: Tensor) -> None:
+        """Targets must fit logits [N, C, ...] in shape and range."""
+        if logits.shape[:1] + logits.shape[2:] != target.shape:
+            raise ValueError(
+                f"Logits [N, C, ...] of shape {tuple(logits.shape)} and labels of shape {tuple(target.shape)} do not "
+                "fit. Labels are integers [N, ...]; use Categorical(class_dim=-1) if the classes come last."
+            )
+        classes = logits.shape[1]
+        bad = ((target < 0) | (target >= classes)) & (target != self.ignore_index)
+        if bool(bad.any()):
+            where = int(bad.flatten().nonzero()[0])
+            raise ValueError(
+                f"Label {target.flatten()[where].item()} at position {where} of the batch is out of range: "
+                f"the model has {classes} outputs, so labels are 0 to {classes - 1}."
+            )
+
+
+class Gaussian(Likelihood):
+    """y ~ N(output, sigma^2), independent for each output; sigma given, or learned with `learned=True`."""
+
+    def __init__(self, sigma: float = 0.1, *, learned: bool = False) -> None:
+        super().__init__()
+        if not (math.isfinite(sigma) and sigma > 0):
+            raise ValueError(f"Gaussian likelihood: sigma must be positive, got {sigma}.")
+        log_sigma = torch.tensor(math.log(sigma))
+        if learned:
+            self.log_sigma: Tensor = nn.Parameter(log_sigma)
+        else:
+            self.register_buffer("log_sigma", log_sigma)
+
+    @property
+    def sigma(self) -> Tensor:
+        return self.log_sigma.exp()
+
+    def nll(self, output: Any, target: Tensor) -> Tensor:
+        mean = output_tensor(output)
+        return gaussian_nll(mean, self.log_sigma.to(mean.device), _like(mean, target))
+
+
+class Heteroscedastic(Likelihood):
+    """y ~ N(m, softplus(s)^2) from outputs [N, 2 D]: D means, then D raw scales."""
+
+    def __init__(self, floor: float = 1e-3) -> None:
+        super().__init__()
+        if not (math.isfinite(floor) and floor > 0):
+            raise ValueError(f"Heteroscedastic likelihood: floor must be positive, got {floor}.")
+        self.floor = floor
+
+    def split(self, output: Any) -> tuple[Tensor, Tensor]:
+        """The means and the standard deviations, [N, D] each."""
+        tensor = output_tensor(output)
+        if tensor.shape[-1] % 2:
+            raise ValueError(
+                f"A heteroscedastic head needs an even number of outputs, got {tensor.shape[-1]}."
+            )
+        mean, raw = tensor.chunk(2, dim=-1)
+        return mean, softplus(raw) + self.floor
+
+    def nll(self, output: Any, target: Tensor) -> Tensor:
+        mean, sigma = self.split(output)
+        return gaussian_nll(mean, sigma.log(), _like(mean, target))
+
+
+class Custom(Likelihood):
+    """A user's function of (output, target): -ln p for each example [N], or their mean as a scalar."""
+
+    def __init__(self, function: Callable[[Any, Any], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def nll(self, output: Any, target: Any) -> Tensor:
+        each: Tensor = self.function(output, target)
+        return each.reshape(-1)
+
+
+def as_likelihood(likelihood: Likelihood | Callable[[Any, Any], Tensor]) -> Likelihood:
+    return likelihood if isinstance(likelihood, Likelihood) else Custom(likelihood)
+
+
+def gaussian_nll(mean: Tensor, log_sigma: Tensor, target: Tensor) -> Tensor:
+    """-ln N(y; mean, sigma^2), summed over all but the first axis: [N]."""
+    each = 0.5 * ((target - mean) / log_sigma.exp()).square() + log_sigma + 0.5 * math.log(2 * math.pi)
+    return each.flatten(1).sum(1) if each.ndim > 1 else each
+
+
+def _like(mean: Tensor, target: Tensor) -> Tensor:
+    if mean.shape == target.shape:
+        return target.to(mean.dtype)
+    if mean.shape == (*target.shape, 1):
+        return target.to(mean.dtype).unsqueeze(-1)
+    raise ValueError(
+        f"Predictions of shape {tuple(mean.shape)} and targets of shape {tuple(target.shape)} do not fit; "
+        "make them equal (they would broadcast to a wrong loss)."
+    )

@@ -1,0 +1,1 @@
+"""A posterior over the weights of any module."""

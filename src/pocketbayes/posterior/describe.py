@@ -1,0 +1,91 @@
+"""`describe`: what became of every parameter of a model, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
+from pocketbayes.posterior.draws import root_hooks
+from pocketbayes.posterior.weights import PrivateWeight, Site, StochasticWeight, sites
+
+
+class Row(NamedTuple):
+    """One parameter: where it is, what it is, how many numbers it holds, and a remark."""
+
+    path: str
+    status: str  # "stochastic", "shared", "tied" or "deterministic"
+    shape: tuple[int, ...]
+    note: str
+
+    @property
+    def numel(self) -> int:
+        return int(torch.Size(self.shape).numel())
+
+
+class Description(tuple[Row, ...]):
+    """The rows of a model's parameters; printable."""
+
+    def numbers(self, status: str) -> int:
+        """How many numbers the parameters of that status hold."""
+        return sum(row.numel for row in self if row.status == status)
+
+    def __str__(self) -> str:
+        cells = [(r.path, r.status, "x".join(map(str, r.shape)) or "scalar", r.note) for r in self]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)] if cells else []
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        counts = {status: self.numbers(status) for status in dict.fromkeys(r.status for r in self)}
+        return "\n".join([*lines, ", ".join(f"{n:,} {status}" for status, n in counts.items())])
+
+    __repr__ = __str__
+
+
+def describe(model: nn.Module) -> Description:
+    """What is stochastic, tied or deterministic in a model, and why; for a plain model, what would become of it."""
+    rows = list(_stochastic_rows(model))
+    if not rows:
+        return Description(_plain_rows(model))
+    skipped = {
+        f"{prefix}.{path}" if prefix else path: reason
+        for prefix, hook in root_hooks(model)
+        for path, reason in hook.skipped.items()
+    }
+    inside = {id(p) for m in model.modules() if isinstance(m, StochasticWeight) for p in m.parameters()}
+    inside |= {id(site.original) for site in sites(model)}
+    rows += [
+        Row(p.path, "deterministic", tuple(p.tensor.shape), skipped.get(p.path, "outside the converted part"))
+        for p in parameters_with_owners(model)
+        if id(p.tensor) not in inside
+    ]
+    return Description(rows)
+
+
+def _stochastic_rows(model: nn.Module) -> Iterator[Row]:
+    first: dict[int, str] = {}
+    for site in sites(model):
+        shape = tuple(torch.as_tensor(site.gaussian.mu).shape)
+        owner = first.setdefault(id(site.weight), site.path)
+        if owner != site.path:
+            yield Row(site.path, "tied", shape, f"one draw with {owner}")
+        else:
+            yield Row(site.path, site.weight.status, shape, _note(site))
+
+
+def _note(site: Site) -> str:
+    sigma = torch.as_tensor(site.gaussian.sigma).detach().float().median().item()
+    if not isinstance(site.weight, PrivateWeight):
+        return f"median sigma {sigma:.2g}"
+    centre = "0" if site.weight.prior_mu is None else "w0"
+    return f"median sigma {sigma:.2g}, prior N({centre}, {site.weight.prior_sigma:.2g}^2)"
+
+
+def _plain_rows(model: nn.Module) -> Iterator[Row]:
+    for p in parameters_with_owners(model):
+        reason = reason_to_skip(p, where=None, biases=False, norms=False)
+        status, note = ("stochastic", "would be converted") if reason is None else ("deterministic", reason)
+        yield Row(p.path, status, tuple(p.tensor.shape), note)
+        for path, _, _ in p.places[1:]:
+            yield Row(path, "tied", tuple(p.tensor.shape), f"one draw with {p.path}")

@@ -1,0 +1,200 @@
+"""Which draw of the weights a forward pass sees.
+
+A draw is named by one integer: weight i of draw `seed` takes its noise from a generator seeded by (seed, i).  So
+a draw can be made again at any time (in the backward pass of gradient checkpointing, in another process, in a
+prediction whose weights do not fit in memory) without being kept.  Every converted model has one `Draws`, shared
+by all its stochastic weights; a hook on the root opens a new draw for each plain `model(x)`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+_MASK = (1 << 64) - 1
+
+
+def mix(*numbers: int) -> int:
+    """A seed in [0, 2^63) that depends on all the numbers and their order (splitmix64, chained)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+class Draw:
+    """One draw of all the weights: a seed, or None for the global generator, and the values made so far."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self.values: dict[int, Tensor] = {}
+
+    def generator(self, index: int, device: torch.device) -> torch.Generator | None:
+        if self.seed is None:
+            return None
+        return torch.Generator(device).manual_seed(mix(self.seed, index))
+
+    def value(self, index: int, make: Callable[[], Tensor]) -> Tensor:
+        """The weight of that index in this draw: every site and every access sees the same tensor."""
+        known = self.values.get(index)
+        # One made under no_grad has no graph; made again from its seed it has, and is the same.
+        lacks_graph = known is not None and torch.is_grad_enabled() and not known.requires_grad
+        if known is None or (lacks_graph and self.seed is not None):
+            known = self.values[index] = make()
+        return known
+
+
+class Replay(Draw):
+    """A draw seen again in the backward pass.  Nothing is kept: inner backward passes free their graphs."""
+
+    def value(self, index: int, make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+
+class MeanDraw(Draw):
+    """Not a draw at all: the weights are their means."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+class Draws:
+    """The open draws of one model, a stack for each thread."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        # torch.compile and torch.export trace with one thread, and cannot trace a threading.local.
+        self._traced: Draw | None = None
+        self._means_open = 0  # a plain number, so that a compiled graph is guarded on it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Draws:
+        return Draws()
+
+    def __reduce__(self) -> tuple[type[Draws], tuple[()]]:
+        return Draws, ()
+
+    @property
+    def _stack(self) -> list[Draw]:
+        if not hasattr(self._thread, "stack"):
+            self._thread.stack = []
+        stack: list[Draw] = self._thread.stack
+        return stack
+
+    def current(self) -> Draw | None:
+        """The draw that this thread is in; in a backward pass, the draw of the forward pass it belongs to."""
+        if torch.compiler.is_compiling():
+            return self._traced
+        if self._stack:
+            return self._stack[-1]
+        # A weight asked for during backward is gradient checkpointing running its forward pass again.
+        if torch._C._current_graph_task_id() != -1:
+            replayed: Draw | None = getattr(self._thread, "backward", None)
+            return replayed
+        return None
+
+    def open(self, draw: Draw) -> None:
+        if torch.compiler.is_compiling():
+            self._traced = draw
+        else:
+            self._stack.append(draw)
+            self._means_open += isinstance(draw, MeanDraw)
+
+    def close(self) -> Draw | None:
+        if torch.compiler.is_compiling():
+            self._traced = None
+            return None
+        draw = self._stack.pop()
+        self._means_open -= isinstance(draw, MeanDraw)
+        return draw
+
+    def replay_in_backward(self, draw: Draw, output: Any) -> None:
+        """When the gradient enters `output`, recomputed forward passes see `draw` again."""
+        again = Replay(draw.seed)
+
+        def enter(_: Tensor) -> None:
+            self._thread.backward = again
+
+        for tensor in pytree.tree_leaves(output):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                tensor.register_hook(enter)
+
+
+class OpenDraw:
+    """Forward pre-hook of the root: a plain `model(x)` is one draw.  Remembers what was not converted and why."""
+
+    def __init__(self, draws: Draws, skipped: dict[str, str]) -> None:
+        self.draws = draws
+        self.skipped = skipped  # parameter path -> reason
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        draws = self.draws
+        if torch.compiler.is_compiling():
+            draws.open(MeanDraw() if draws._means_open else Draw(None))
+        elif draws._stack:  # inside `one_draw` or `mean_weights`, or a root that calls itself
+            draws.open(draws._stack[-1])
+        elif (inherited := draws.current()) is not None:  # the whole root is being recomputed in backward
+            draws.open(inherited)
+        elif torch._C._functorch.peek_interpreter_stack() is not None:
+            draws.open(Draw(None))  # vmap decides itself whether draws differ
+        else:
+            draws.open(Draw(int(torch.randint(2**63 - 1, ()))))
+
+
+class CloseDraw:
+    """Forward hook of the root, called after an exception too."""
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws = draws
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        draw = self.draws.close()
+        if draw is not None and draw.seed is not None and torch.is_grad_enabled():
+            self.draws.replay_in_backward(draw, output)
+
+
+def draws_of(model: nn.Module) -> list[Draws]:
+    """The `Draws` of every converted part of the model, each once, in order."""
+    found = {id(hook.draws): hook.draws for _, hook in root_hooks(model)}
+    return list(found.values())
+
+
+def root_hooks(model: nn.Module) -> list[tuple[str, OpenDraw]]:
+    """The hook of every converted part of the model, with the path of that part."""
+    return [
+        (path, hook)
+        for path, module in model.named_modules()
+        for hook in module._forward_pre_hooks.values()
+        if isinstance(hook, OpenDraw)
+    ]
+
+
+@contextmanager
+def _opened(model: nn.Module, make: Callable[[int], Draw]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for part, draws in enumerate(draws_of(model)):
+            draws.open(make(part))
+            stack.callback(draws.close)
+        yield
+
+
+def one_draw(model: nn.Module, seed: int | None = None) -> Any:
+    """Context manager: every forward pass inside, and its backward pass, sees one draw of the weights.
+
+    With a seed the draw is the same on every entry; without, it is taken from torch's global generator.
+    """
+    root = int(torch.randint(2**63 - 1, ())) if seed is None else seed
+    return _opened(model, lambda part: Draw(mix(root, part)))
+
+
+def mean_weights(model: nn.Module) -> Any:
+    """Context manager: forward passes inside are deterministic, through the means of the weights."""
+    return _opened(model, lambda part: MeanDraw())

@@ -1,0 +1,33 @@
+"""Gaussians, element by element: pure maths, no modules."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+
+class Gaussian(NamedTuple):
+    """Independent N(mu, sigma^2), one for each element; either may broadcast."""
+
+    mu: Tensor | float
+    sigma: Tensor | float
+
+
+def sigma_from_rho(rho: Tensor) -> Tensor:
+    """sigma = softplus(rho) > 0.  Eq. (2) of docs/method.md."""
+    return softplus(rho)
+
+
+def rho_from_sigma(sigma: Tensor) -> Tensor:
+    """The inverse of softplus, without cancellation: rho = sigma + ln(1 - exp(-sigma))."""
+    return sigma + torch.log(-torch.expm1(-sigma))
+
+
+def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
+    """KL(q || p) in nats, element by element; the caller sums.  Eq. (3) of docs/method.md."""
+    scaled = torch.as_tensor(q.sigma / p.sigma).square()  # [*shape]
+    shift = torch.as_tensor((q.mu - p.mu) / p.sigma).square()
+    return 0.5 * (scaled + shift - 1.0 - scaled.log())

@@ -1,0 +1,121 @@
+"""Priors over the weights, and where the posterior's standard deviations start."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def _require_positive(what: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{what} must be a positive finite number, got {value}.")
+
+
+@dataclass(frozen=True)
+class FanIn:
+    """A scale of gain / sqrt(inputs of a neuron), layer by layer."""
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require_positive("FanIn: gain", self.gain)
+
+
+Scale = float | FanIn
+
+
+def scale_of(scale: Scale, weight: Tensor) -> float:
+    """The scale as a number for that tensor, whose layout is [out, in, *kernel]."""
+    if isinstance(scale, FanIn):
+        return scale.gain / math.sqrt(max(1, weight[0].numel() if weight.ndim > 1 else 1))
+    return float(scale)
+
+
+@dataclass(frozen=True)
+class Prior(ABC):
+    """Independent Gaussians N(m, s^2) over the weights of a tensor; s may depend on the layer."""
+
+    sigma: Scale = FanIn(1.0)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sigma, FanIn):
+            _require_positive(f"{type(self).__name__}: sigma", self.sigma)
+
+    @abstractmethod
+    def mean(self, weight: Tensor) -> Tensor | None:
+        """The prior means for a tensor that holds `weight` at conversion; None for zero."""
+
+
+@dataclass(frozen=True)
+class ZeroMean(Prior):
+    """N(0, s^2).  `ZeroMean(0.1)` is the sharing paper's choice for training from scratch."""
+
+    def mean(self, weight: Tensor) -> Tensor | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Pretrained(Prior):
+    """N(w0, s^2) with w0 the weights at conversion: stay near a trained network (MOPED)."""
+
+    def mean(self, weight: Tensor) -> Tensor | None:
+        return weight.detach().clone()
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Every weight starts with the same sigma."""
+
+    sigma: float = 0.01
+
+    def __post_init__(self) -> None:
+        _require_positive("Constant: sigma", self.sigma)
+
+
+@dataclass(frozen=True)
+class Relative:
+    """sigma = delta max(|w|, floor rms), rms the root mean square of the tensor's weights."""
+
+    delta: float = 0.1
+    floor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _require_positive("Relative: delta", self.delta)
+        _require_positive("Relative: floor", self.floor)
+
+
+InitialSigma = Constant | Relative | FanIn | Mapping[str, Tensor]
+
+
+def initial_sigma(start: InitialSigma, path: str, weight: Tensor) -> Tensor:
+    """The standard deviations that the weights at `path` start with, in the weight's shape."""
+    weight = weight.detach()
+    if isinstance(start, Constant):
+        return torch.full_like(weight, start.sigma)
+    if isinstance(start, FanIn):
+        return torch.full_like(weight, scale_of(start, weight))
+    if isinstance(start, Relative):
+        rms = weight.float().square().mean().sqrt().item() or scale_of(FanIn(), weight)
+        return start.delta * weight.abs().clamp_min(start.floor * rms)
+    return _given_sigma(start, path, weight)
+
+
+def _given_sigma(given: Mapping[str, Tensor], path: str, weight: Tensor) -> Tensor:
+    if path not in given:
+        raise ValueError(
+            f"{path}: no initial sigma given. Add it to the mapping, or leave it out with where=."
+        )
+    sigma = torch.as_tensor(given[path], dtype=weight.dtype, device=weight.device)
+    if sigma.shape != weight.shape:
+        raise ValueError(f"{path}: sigma has shape {tuple(sigma.shape)}, the weight {tuple(weight.shape)}.")
+    if not bool((torch.isfinite(sigma) & (sigma > 0)).all()):
+        worst = sigma[~(torch.isfinite(sigma) & (sigma > 0))].flatten()[0].item()
+        raise ValueError(
+            f"{path}: sigma must be positive and finite, got {worst}. Use a small value such as 1e-6."
+        )
+    return sigma.clone()

@@ -1,0 +1,148 @@
+"""Stochastic weights: parametrizations that turn a parameter into a draw from its posterior.
+
+Every kind obeys the same laws (tests/test_contract.py): within one draw all accesses see one tensor; the mean and
+the standard deviation of the draws are those of `gaussian`; at sigma -> 0 the weight is its mean.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from pocketbayes.noise import Noise
+from pocketbayes.posterior.draws import Draw, Draws, MeanDraw
+from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
+
+
+class StochasticWeight(nn.Module, ABC):
+    """A parametrization whose value is a draw w = mu + sigma z of one tensor of weights."""
+
+    status: ClassVar[str]  # what `describe` calls it
+
+    def __init__(self, *, index: int, draws: Draws, noise: Noise) -> None:
+        super().__init__()
+        self.index = index
+        self.draws = draws
+        self.noise = noise
+
+    @abstractmethod
+    def gaussian(self, original: Tensor) -> Gaussian:
+        """The mean and standard deviation of every weight, in the tensor's own shape."""
+
+    @abstractmethod
+    def kl(self, original: Tensor) -> Tensor:
+        """KL(q || p) in nats, summed over the weights of this tensor."""
+
+    def sample(self, original: Tensor, draw: Draw) -> Tensor:
+        """The weights of that draw; a function of (draw.seed, index) alone."""
+        q = self.gaussian(original)
+        assert isinstance(q.mu, Tensor) and isinstance(q.sigma, Tensor)
+        return self.noise.draw(q.mu, q.sigma, draw.generator(self.index, q.mu.device))
+
+    def forward(self, original: Tensor) -> Tensor:
+        draw = self.draws.current()
+        if draw is None:
+            return self.sample(original, Draw(None))
+        if isinstance(draw, MeanDraw):
+            return torch.as_tensor(self.gaussian(original).mu)
+        return draw.value(self.index, lambda: self.sample(original, draw))
+
+
+class PrivateWeight(StochasticWeight):
+    """Mean-field: every weight has a mean (the original parameter) and a rho of its own."""
+
+    status = "stochastic"
+    rho: Tensor
+    prior_mu: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        sigma: Tensor,
+        prior_mu: Tensor | None,
+        prior_sigma: float,
+        index: int,
+        draws: Draws,
+        noise: Noise,
+    ) -> None:
+        super().__init__(index=index, draws=draws, noise=noise)
+        self.rho = nn.Parameter(rho_from_sigma(sigma))
+        self.register_buffer("prior_mu", prior_mu)
+        self.prior_sigma = prior_sigma
+
+    def gaussian(self, original: Tensor) -> Gaussian:
+        return Gaussian(original, sigma_from_rho(self.rho))
+
+    def kl(self, original: Tensor) -> Tensor:
+        prior = Gaussian(0.0 if self.prior_mu is None else self.prior_mu, self.prior_sigma)
+        shape_term = self.noise.negentropy() * original.numel()
+        return kl_divergence(self.gaussian(original), prior).sum() + shape_term
+
+    # Not a buffer: `.to(bfloat16)` would round it and DistributedDataParallel would send it at every step.
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.prior_sigma, dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.prior_sigma = float(state)
+
+
+class Site(NamedTuple):
+    """One place in a model where a stochastic weight is read."""
+
+    path: str  # the parameter's name before conversion, e.g. "layer1.0.conv1.weight"
+    owner: nn.Module
+    name: str
+    weight: StochasticWeight
+
+    @property
+    def original(self) -> Tensor:
+        parametrizations = self.owner.parametrizations
+        assert isinstance(parametrizations, nn.ModuleDict)
+        original = parametrizations[self.name].original
+        assert isinstance(original, Tensor)
+        return original
+
+    @property
+    def gaussian(self) -> Gaussian:
+        return self.weight.gaussian(self.original)
+
+
+def sites(model: nn.Module) -> Iterator[Site]:
+    """Every place where a stochastic weight is read, ties included, in the order of the modules."""
+    for prefix, module in model.named_modules():
+        if not parametrize.is_parametrized(module):
+            continue
+        assert isinstance(module.parametrizations, nn.ModuleDict)
+        for name, stack in module.parametrizations.items():
+            for weight in stack.children():
+                if isinstance(weight, StochasticWeight):
+                    yield Site(f"{prefix}.{name}" if prefix else name, module, name, weight)
+
+
+def stochastic_weights(model: nn.Module) -> list[Site]:
+    """Every stochastic weight once: the first site of each."""
+    first: dict[int, Site] = {}
+    for site in sites(model):
+        first.setdefault(id(site.weight), site)
+    return list(first.values())
+
+
+def kl_of(model: nn.Module) -> Tensor:
+    """KL(q || p) in nats, summed over all stochastic weights of the model.  Eq. (4) of docs/method.md."""
+    terms = [site.weight.kl(site.original) for site in require_bayesian(model)]
+    return torch.stack([term.to(terms[0].device) for term in terms]).sum()
+
+
+def require_bayesian(model: nn.Module) -> list[Site]:
+    """The stochastic weights, or an error that says how to get some."""
+    found = stochastic_weights(model)
+    if not found:
+        raise ValueError(
+            f"{type(model).__name__} has no stochastic weights. Convert it first: pb.bayesianize(model)."
+        )
+    return found
