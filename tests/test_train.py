@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import copy
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scenarios import linear_gaussian
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import pocketbayes as pb
+from pocketbayes import nets
+from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
+from pocketbayes.likelihood import Gaussian, Heteroscedastic
+from pocketbayes.posterior.weights import stochastic_weights
+
+
+def blobs(n: int = 96, seed: int = 0) -> TensorDataset:
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(3, (n,), generator=g)
+    return TensorDataset(torch.eye(3)[y] @ torch.ones(3, 4).triu() + 0.3 * torch.randn(n, 4, generator=g), y)
+
+
+def loader(n: int = 96, batch_size: int = 16, shuffle: bool = True) -> DataLoader:
+    return DataLoader(blobs(n), batch_size=batch_size, shuffle=shuffle)
+
+
+def model() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.random.default_generator.manual_seed(3)
+        return pb.bayesianize(nets.mlp([4, 8, 3]))
+
+
+def numbers(m: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in m.parameters()])
+
+
+def test_training_finds_the_closed_form_optimum_of_mean_field_inference() -> None:
+    """Linear-Gaussian: sigma within 2 %, the means of five runs within three standard errors, and the NELBO."""
+    truth = linear_gaussian()
+    data = [(truth.x, truth.y)]
+    fitted = []
+    for seed in range(5):
+        m = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Constant(0.03))
+        options = {"lr": 0.02, "rho_lr": 0.03, "samples": 4, "anneal": 0.0, "seed": seed}
+        pb.fit(m, data, epochs=1200, likelihood=Gaussian(truth.noise), **options)
+        fitted.append(m)
+    mu = torch.stack([stochastic_weights(m)[0].gaussian.mu[0].detach() for m in fitted])
+    sigma = torch.stack([stochastic_weights(m)[0].gaussian.sigma[0].detach() for m in fitted]).mean(0)
+    assert ((mu.mean(0) - truth.mu).abs() < 3 * mu.std(0) / 5**0.5 + 1e-3 * truth.sigma).all()
+    assert (sigma / truth.sigma - 1).abs().max() < 0.02
+    exact_posterior = truth.precision.inverse().diagonal().sqrt()
+    assert (
+        exact_posterior / truth.sigma - 1
+    ).abs().max() > 0.03  # the control: another posterior would be told apart
+    losses = torch.stack(
+        [
+            pb.nelbo(fitted[0], data[0], len(truth.x), likelihood=Gaussian(truth.noise)).loss.detach()
+            for _ in range(400)
+        ]
+    )
+    assert abs(losses.mean() - truth.nelbo) < 4 * losses.std() / 400**0.5 + 1e-3
+
+
+def test_nelbo_is_nll_plus_scaled_kl() -> None:
+    m, batch = model(), (torch.randn(5, 4), torch.randint(3, (5,)))
+    parts = pb.nelbo(m, batch, 50, beta=0.5)
+    torch.testing.assert_close(parts.kl, pb.kl_divergence(m))
+    torch.testing.assert_close(parts.loss, parts.nll + 0.5 / 50 * parts.kl)
+    with pb.one_draw(m, 1):
+        expected = nn.functional.cross_entropy(m(batch[0]), batch[1])
+        torch.testing.assert_close(pb.nelbo(m, batch, 50).nll, expected)
+
+
+def test_fit_learns_and_reports_nll_and_kl_apart() -> None:
+    m = model()
+    history = pb.fit(m, loader(), epochs=15, lr=4e-2, beta=0.02, validation=loader(48, shuffle=False))
+    assert history[-1].nll < 0.5 * history[0].nll
+    assert history[-1].kl > 0
+    assert history[-1].beta == pytest.approx(0.02)
+    assert pb.evaluate(m, loader(shuffle=False)).accuracy > 0.9
+    assert history.best_epoch is not None
+    assert "kl" in str(history)
+
+
+def test_the_callers_random_numbers_are_left_alone() -> None:
+    before = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())  # noqa: NPY002
+    pb.fit(model(), loader(), epochs=1, validation=loader(32))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert before[2] == random.getstate()
+
+
+def test_the_seed_decides_everything() -> None:
+    runs = []
+    for seed in (1, 1, 2):
+        m = model()
+        torch.rand(3)
+        pb.fit(m, loader(), epochs=2, seed=seed)
+        runs.append(numbers(m))
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize("batches", [1, 6])
+def test_the_kl_counts_once_however_many_batches(batches: int) -> None:
+    """The optimum of the ELBO does not depend on the batch size."""
+    truth = linear_gaussian(60, 3)
+    data = [(truth.x[i::batches], truth.y[i::batches]) for i in range(batches)]
+    m = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Constant(0.1))
+    pb.fit(
+        m, data, epochs=1200 // batches, likelihood=Gaussian(truth.noise), lr=0.02, rho_lr=0.02, anneal=0.0
+    )
+    sigma = stochastic_weights(m)[0].gaussian.sigma[0]
+    assert (sigma / truth.sigma - 1).abs().max() < 0.15
+
+
+def test_annealing_rises_to_its_end_and_patience_waits_for_it() -> None:
+    history = pb.fit(
+        model(), loader(), epochs=8, anneal=0.5, patience=1, validation=loader(16), lr=0.0, rho_lr=0.0
+    )
+    betas = [e.beta for e in history.epochs]
+    assert betas[0] == pytest.approx(0.25)
+    assert betas == sorted(betas)
+    assert len(history) == 5  # beta reaches 1 at the end of epoch 4, epoch 5 is no better: stop
+
+
+def test_the_model_ends_at_its_best_epoch() -> None:
+    """Trained on wrong labels it gets worse and worse: the first epoch is the best."""
+    x, y = blobs().tensors
+    wrong = DataLoader(TensorDataset(x, (y + 1) % 3), 16)
+    m, validation = model(), loader(48, shuffle=False)
+    history = pb.fit(
+        m, wrong, epochs=4, lr=2e-2, anneal=0.0, validation=validation, validation_samples=4, seed=9
+    )
+    scores = [e.validation["nll"] for e in history.epochs]
+    assert history.best_epoch == 0
+    assert pb.evaluate(m, validation, samples=4, seed=9).nll == pytest.approx(scores[0]) != scores[-1]
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_gaussian_noise_is_given_or_learned(learned: bool) -> None:
+    truth = linear_gaussian(256)
+    likelihood = Gaussian(1.0, learned=learned)
+    m = pb.bayesianize(truth.model(), sigma=pb.Constant(0.05))
+    pb.fit(m, [(truth.x, truth.y)], epochs=800, likelihood=likelihood, lr=0.03, anneal=0.0)
+    assert likelihood.sigma.item() == pytest.approx(truth.noise if learned else 1.0, rel=0.12)
+
+
+def test_a_heteroscedastic_head_learns_noise_that_depends_on_x() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.rand(512, 1, generator=g)
+    y = x + (0.05 + 0.5 * x) * torch.randn(512, 1, generator=g)
+    m, likelihood = pb.bayesianize(nets.mlp([1, 16, 2])), Heteroscedastic()
+    pb.fit(m, [(x, y)], epochs=300, likelihood=likelihood, lr=1e-2, beta=0.1)
+    sigma = pb.predict(m, torch.tensor([[0.1], [0.9]]), likelihood=likelihood).var.sqrt()
+    assert sigma[1] > 2 * sigma[0]
+
+
+def test_a_users_own_likelihood_and_dict_batches_work() -> None:
+    class Dictionary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, features: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.layer(features)}
+
+    batches = [{"features": x, "labels": y} for x, y in loader(shuffle=False)]
+    first, second = pb.bayesianize(Dictionary()), None
+    second = copy.deepcopy(first)
+    pb.fit(first, batches, epochs=2)
+    pb.fit(second, batches, epochs=2, likelihood=lambda out, y: nn.functional.cross_entropy(out["logits"], y))
+    torch.testing.assert_close(numbers(first), numbers(second))
+    assert 0 <= pb.evaluate(first, batches).accuracy <= 1
+
+
+def test_any_optimizer_and_schedule_clip_accumulation_and_autocast() -> None:
+    m = model()
+    pb.fit(
+        m,
+        loader(),
+        epochs=3,
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
+        schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, 5),
+        clip=0.5,
+        accumulate=2,
+        autocast=torch.bfloat16,
+    )
+    assert torch.isfinite(numbers(m)).all()
+
+
+def test_accumulated_batches_are_one_large_batch() -> None:
+    """Without noise (vanishing sigma) two half batches give the step of the whole."""
+    results = []
+    for batch_size, accumulate in ((32, 1), (16, 2)):
+        m = pb.bayesianize(pb.to_deterministic(model()), sigma=pb.Constant(1e-7))
+        pb.fit(
+            m,
+            loader(96, batch_size, shuffle=False),
+            epochs=2,
+            accumulate=accumulate,
+            anneal=0.0,
+            rho_lr=0.0,
+            optimizer=lambda g: torch.optim.SGD(g, lr=0.1),
+        )
+        results.append(numbers(m))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+# --- what can go wrong -------------------------------------------------------------------------------------------
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from blobs(32)
+
+
+def with_nan() -> DataLoader:
+    x, y = blobs().tensors
+    x = x.clone()
+    x[40, 2] = torch.nan
+    return DataLoader(TensorDataset(x, y), 16)
+
+
+BAD = {
+    "an empty loader": (lambda: pb.fit(model(), [], epochs=1), ValueError, "examples|empty|at least one"),
+    "labels out of range": (lambda: pb.fit(model(), [(torch.ones(2, 4), torch.tensor([0, 7]))], epochs=1), ValueError, "Label 7"),
+    "no number of data": (lambda: pb.fit(model(), DataLoader(Stream(), 8), epochs=1), ValueError, "num_data"),
+    "a plain model": (lambda: pb.fit(nn.Linear(4, 3), loader(), epochs=1), ValueError, "pb.bayesianize"),
+    "no epochs": (lambda: pb.fit(model(), loader(), epochs=0), ValueError, "epochs"),
+    "NaN in the data": (lambda: pb.fit(model(), with_nan(), epochs=1), NonFiniteError, "batch 2.*input 0"),
+    "targets that broadcast": (
+        lambda: pb.fit(model(), [(torch.ones(2, 4), torch.ones(2))], epochs=1, likelihood=Gaussian()), ValueError, "do not fit"
+    ),
+    "a batch that is no pair": (lambda: pb.fit(model(), [torch.ones(2, 4)], epochs=1, num_data=2), ValueError, "batch must be"),
+    "a dict without labels": (lambda: pb.fit(model(), [{"x": torch.ones(2, 4)}], epochs=1, num_data=2), ValueError, "labels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("attempt", "error", "message"), BAD.values(), ids=BAD)
+def test_bad_input_gets_an_error_that_teaches(attempt, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        attempt()
+
+
+def test_an_exploding_step_names_itself_and_leaves_the_model_sound() -> None:
+    m = model()
+    with torch.no_grad():
+        stochastic_weights(m)[1].original.fill_(3e38)
+    with pytest.raises(NonFiniteError, match="epoch 0, batch 0"):
+        pb.fit(m, loader(), epochs=1)
+    with torch.no_grad():
+        stochastic_weights(m)[1].original[0, 0] = torch.nan
+    with pytest.raises(NonFiniteError, match=r"2\.parametrizations\.weight\.original"):
+        pb.fit(m, loader(), epochs=1)
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+def interrupted(path: Path, after: int, **options) -> None:
+    """Train until `after` batches were read, then die."""
+    seen = 0
+
+    def count(*_: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > after:
+            raise Stop
+
+    m = model()
+    m.register_forward_pre_hook(count)
+    with pytest.raises(Stop):
+        pb.fit(m, loader(), checkpoint=path, checkpoint_seconds=0, **options)
+
+
+@pytest.mark.parametrize("after", [1, 5, 6, 7, 11, 17])
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2, "samples": 1}, {"validation": True}], ids=str)
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, after: int, options: dict) -> None:
+    settings = {"epochs": 3, "lr": 1e-2, **options}
+    if "validation" in options:
+        settings["validation"] = loader(32, shuffle=False)
+    whole = model()
+    expected = pb.fit(whole, loader(), **settings)
+    interrupted(tmp_path / "run.safetensors", after, **settings)
+    resumed = model()
+    history = pb.fit(resumed, loader(), checkpoint=tmp_path / "run.safetensors", **settings)
+    assert torch.equal(numbers(resumed), numbers(whole))
+    assert [e[:5] for e in history.epochs] == [e[:5] for e in expected.epochs]
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first, second = model(), model()
+    pb.fit(first, loader(), epochs=2, checkpoint=tmp_path / "c")
+    again = pb.fit(second, loader(), epochs=2, checkpoint=tmp_path / "c")
+    assert len(again) == 2
+    assert torch.equal(numbers(first), numbers(second))
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    pb.fit(model(), loader(), epochs=1, checkpoint=path)
+    with pytest.raises(ArtifactError, match="epochs was 1, is 2"):
+        pb.fit(model(), loader(), epochs=2, checkpoint=path)
+    with pytest.raises(ArtifactError, match="shape"):
+        pb.fit(pb.bayesianize(nets.mlp([4, 9, 3])), loader(), epochs=1, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ArtifactError, match="damaged"):
+        pb.fit(model(), loader(), epochs=1, checkpoint=path)
+
+
+def test_resuming_a_stream_warns(tmp_path: Path) -> None:
+    class Counted(DataLoader):
+        def __len__(self) -> int:
+            return 4
+
+    def run() -> None:
+        pb.fit(model(), Counted(Stream(), 8), epochs=2, num_data=32, checkpoint=tmp_path / "c")
+
+    run()
+    with pytest.warns(ReproducibilityWarning, match="map-style"):
+        run()
+
+
+KILLED = """
+import os, random, signal, sys, time, torch
+torch.set_num_threads(1)
+sys.path[:0] = [{tests!r}]
+import pocketbayes as pb
+from test_train import loader, model, numbers
+
+def train(folder):
+    m = model()
+    pb.fit(m, loader(), epochs=12, checkpoint=folder + "/run", checkpoint_seconds=0.0, progress=False)
+    torch.save(numbers(m), folder + "/done.tmp")
+    os.replace(folder + "/done.tmp", folder + "/done")
+
+def child(folder):
+    pid = os.fork()
+    if pid == 0:
+        train(folder)
+        os._exit(0)
+    return pid
+
+reference, folder = sys.argv[1], sys.argv[2]
+train(reference)  # undisturbed; also warms up, so that children are quick
+started = time.monotonic()
+os.waitpid(child(reference + "/twin"), 0)
+span = time.monotonic() - started
+expected = torch.load(reference + "/done")
+dice, killed = random.Random(0), 0
+for trial in range(int(sys.argv[3])):
+    place = folder + "/" + str(trial)
+    os.mkdir(place)
+    while not os.path.exists(place + "/done"):
+        pid = child(place)
+        time.sleep(dice.uniform(0, span))
+        os.kill(pid, signal.SIGKILL)
+        killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    assert torch.equal(torch.load(place + "/done"), expected), trial
+print("killed", killed)
+"""
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path) -> None:
+    for name in ("reference", "reference/twin", "runs"):
+        (tmp_path / name).mkdir()
+    script = KILLED.format(tests=str(Path(__file__).parent))
+    command = [sys.executable, "-c", script, str(tmp_path / "reference"), str(tmp_path / "runs"), "20"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) >= 10  # most of the runs were really killed
