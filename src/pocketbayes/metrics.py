@@ -153,9 +153,7 @@ def risk_coverage(probs: Tensor, labels: Tensor, confidence: Tensor | None = Non
     ordered, order = confidence.sort(descending=True)
     errors = 1.0 - _hits(probs, labels)[order]
     group, size = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)[1:]
-    expected = (torch.bincount(group, errors) / size)[
-        group
-    ]  # [N], each tied example errs like the mean of its tie
+    expected = (torch.bincount(group, errors) / size)[group]  # [N], a tied example errs like its tie's mean
     rank = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=probs.device)
     return RiskCoverage(rank / len(labels), expected.cumsum(0) / rank)
 
@@ -194,7 +192,7 @@ def fpr_at_tpr(scores_in: Tensor, scores_out: Tensor, tpr: float = 0.95) -> floa
     if not 0.0 < tpr <= 1.0:
         raise ValueError(f"fpr_at_tpr: tpr must be in (0, 1], got {tpr}. Use 0.95 for 95 %.")
     familiar, foreign = _sorted_scores(scores_in, scores_out)
-    caught = math.ceil(tpr * len(foreign) - 1e-9)  # the slack keeps 0.95 * 20 at 19
+    caught = math.ceil(tpr * len(foreign) - 1e-9)  # the slack keeps 0.55 * 100 at 55
     threshold = foreign[-max(caught, 1)]
     return (familiar >= threshold).double().mean().item()
 

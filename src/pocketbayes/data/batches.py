@@ -1,0 +1,192 @@
+"""A data set in memory, its scaling, held-out validation data, augmentation, and fast batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset, TensorDataset
+
+Transform = Callable[[Tensor], Tensor]
+
+
+class Scaling(NamedTuple):
+    """(x / full - mean) / std per channel or feature, dimension 1 of x, as measured on the training split."""
+
+    mean: Tensor  # [C]
+    std: Tensor  # [C]
+    full: float = 1.0  # the raw value that counts as one: 255 for bytes
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Raw values to what a network sees, float32."""
+        shape = (-1, *[1] * (x.ndim - 2))
+        # Two passes over a batch, and the first turns bytes into floats by type promotion.
+        return (x - (self.mean * self.full).view(shape)).div_((self.std * self.full).view(shape))
+
+    def undo(self, x: Tensor) -> Tensor:
+        """The way back, float32 in raw units."""
+        shape = (-1, *[1] * (x.ndim - 2))
+        return (x * self.std.view(shape) + self.mean.view(shape)) * self.full
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DataSet(Dataset[tuple[Tensor, Tensor]]):
+    """One split of a data set, raw, with what it takes to feed it to a network.
+
+    Items and batches are scaled; for regression the targets are standardised too, and `target_scaling.undo`
+    turns predictions back into their units.
+    """
+
+    name: str
+    x: Tensor  # uint8 images [N, C, H, W], or float32 features [N, ...]
+    y: Tensor  # int64 labels [N] (-1: unlabelled), or float32 targets [N, T]
+    classes: tuple[str, ...] | None  # None for regression
+    scaling: Scaling
+    target_scaling: Scaling | None = None  # regression only
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y) or len(self.x) == 0:
+            raise ValueError(f"{self.name}: {len(self.x)} inputs and {len(self.y)} targets.")
+        if self.classes is not None and not -1 <= self.y.min() <= self.y.max() < len(self.classes):
+            raise ValueError(
+                f"{self.name}: labels from {self.y.min()} to {self.y.max()} for {len(self.classes)} classes."
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        one = torch.tensor([index])
+        return self.inputs(one)[0], self.targets(one)[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def num_outputs(self) -> int:
+        """Classes, or regression targets: the width of a network's last layer."""
+        return self.y.shape[1] if self.classes is None else len(self.classes)
+
+    def inputs(self, index: slice | Tensor = slice(None)) -> Tensor:
+        """Scaled inputs, float32."""
+        return self.scaling.apply(self.x[index])
+
+    def targets(self, index: slice | Tensor = slice(None)) -> Tensor:
+        """Labels, or standardised targets."""
+        return self.y[index] if self.target_scaling is None else self.target_scaling.apply(self.y[index])
+
+    def subset(self, index: Tensor) -> DataSet:
+        """The examples at the given places, with the same scaling."""
+        return replace(self, x=self.x[index], y=self.y[index])
+
+    def batches(
+        self,
+        batch_size: int,
+        shuffle: bool = False,
+        augment: Transform | None = None,
+        drop_last: bool = False,
+    ) -> BatchLoader:
+        """Scaled batches; `augment` sees the raw ones, so that padding is black."""
+        scale = self.scaling.apply
+        transform = scale if augment is None else lambda x: scale(augment(x))
+        return BatchLoader(
+            self.x, self.targets(), batch_size, shuffle=shuffle, transform=transform, drop_last=drop_last
+        )
+
+
+def hold_out(data: DataSet, fraction: float = 0.1, seed: int = 0) -> tuple[DataSet, DataSet]:
+    """(training, validation): a random `fraction` of the examples set aside, from every class its share."""
+    order = stratified_order(data.y if data.classes is not None else torch.zeros(len(data)), seed)
+    kept, held = divide(order, fraction, data.name)
+    return data.subset(kept), data.subset(held)
+
+
+def stratified_order(labels: Tensor, seed: int) -> Tensor:
+    """A permutation that goes class by class, random within each class."""
+    shuffled = torch.randperm(len(labels), generator=Generator().manual_seed(seed))
+    return shuffled[labels[shuffled].argsort(stable=True)]
+
+
+def divide(order: Tensor, fraction: float, name: str) -> tuple[Tensor, Tensor]:
+    """(rest, sample), sorted: evenly spaced places along `order`, so each class gives its share up to one."""
+    count = round(len(order) * fraction)
+    if not 0 < count < len(order):
+        raise ValueError(
+            f"{name}: a fraction of {fraction} of {len(order)} examples leaves nothing on one side. "
+            "Use a fraction between 0 and 1."
+        )
+    sampled = torch.zeros(len(order), dtype=torch.bool)
+    sampled[((torch.arange(count) + 0.5) * (len(order) / count)).long()] = True
+    return order[~sampled].sort().values, order[sampled].sort().values
+
+
+def crop_flip(x: Tensor, padding: int = 4, flip: bool = True, generator: Generator | None = None) -> Tensor:
+    """Images [N, C, H, W], each shifted by up to `padding` pixels, zeros moving in, and half mirrored.
+
+    Random numbers come from `generator`, or from torch's global one.
+    """
+    n, _, height, width = x.shape
+    up, left = torch.randint(0, 2 * padding + 1, (2, n), generator=generator)  # [N], [N]
+    windows = (
+        F.pad(x, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    )  # a view [N, C, 2p+1, 2p+1, H, W]
+    x = windows[torch.arange(n), :, up, left]
+    if not flip:
+        return x
+    mirrored = torch.rand(n, generator=generator) < 0.5
+    return torch.where(mirrored.to(x.device).view(-1, 1, 1, 1), x.flip(3), x)
+
+
+class BatchLoader:
+    """Batches cut from tensors in memory: whole batches are indexed and transformed, nothing item by item.
+
+    Like DataLoader it has a length, `batch_size`, `dataset` (whose length is the number of examples), and an
+    order drawn from torch's global generator when iteration starts.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        transform: Transform | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"BatchLoader: batch_size must be at least 1, got {batch_size}.")
+        if len(x) != len(y) or len(x) == 0:
+            raise ValueError(f"BatchLoader: {len(x)} inputs and {len(y)} targets.")
+        if drop_last and len(x) < batch_size:
+            raise ValueError(
+                f"BatchLoader: drop_last leaves no batch of {batch_size} out of {len(x)} examples."
+            )
+        self.dataset = TensorDataset(x, y)
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.transform = transform
+
+    def __len__(self) -> int:
+        n = len(self.dataset)
+        return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # Drawn here and not in the generator below, which would wait for the first batch to be asked for.
+        order = torch.randperm(len(self.dataset)) if self.shuffle else None
+        return self._batches(order)
+
+    def _batches(self, order: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self.dataset.tensors
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            place = slice(start, start + self.batch_size)
+            index = place if order is None else order[place].to(x.device)
+            batch = x[index]
+            yield batch if self.transform is None else self.transform(batch), y[index]

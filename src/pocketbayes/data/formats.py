@@ -1,0 +1,197 @@
+"""Readers of public file formats, to numpy: images are uint8 [N, C, H, W], features float [N, D]."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import tarfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+_IDX_UBYTE = 8
+
+
+class Arrays(NamedTuple):
+    """Inputs and targets of the same length."""
+
+    x: Array
+    y: Array
+
+
+def read_idx(path: Path) -> Array:
+    """The uint8 array in an idx file (MNIST), gzipped or not: 0, 0, type, ndim, big-endian sizes, bytes."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: not a whole gzip file ({error}). Remove it and run again.") from error
+    if len(data) < 4 or data[:3] != bytes([0, 0, _IDX_UBYTE]):
+        raise ValueError(f"{path}: not an idx file of unsigned bytes, it starts with {data[:4].hex()}.")
+    start = 4 + 4 * data[3]
+    shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4))
+    if len(data) != start + math.prod(shape):
+        raise ValueError(f"{path}: {len(data)} bytes for shape {shape}. The file is cut short or damaged.")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def read_cifar(path: Path, members: Sequence[str], label_bytes: int) -> Arrays:
+    """Images and labels from the binary version of CIFAR: its tar.gz, or the folder that comes out of it.
+
+    A record is `label_bytes` labels, the last of which is the one wanted (CIFAR-100 has coarse, then fine),
+    and 3 x 32 x 32 pixels.
+    """
+    record = label_bytes + 3 * 32 * 32
+    blobs = _tar_members(path, members) if path.is_file() else [(path / m).read_bytes() for m in members]
+    for member, blob in zip(members, blobs, strict=True):
+        if not blob or len(blob) % record:
+            raise ValueError(
+                f"{path}: {member} has {len(blob)} bytes, not a multiple of the record of {record}."
+            )
+    rows = np.concatenate([np.frombuffer(blob, np.uint8) for blob in blobs]).reshape(-1, record)
+    return Arrays(rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1].astype(np.int64))
+
+
+def _tar_members(path: Path, members: Sequence[str]) -> list[bytes]:
+    """The contents of the named files of an archive, in whatever folder; nothing is unpacked to disk."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for entry in archive:
+                file = archive.extractfile(entry) if Path(entry.name).name in members else None
+                if file is not None:
+                    found[Path(entry.name).name] = file.read()
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{path}: not a whole tar archive ({error}). Remove it and run again.") from error
+    if missing := [member for member in members if member not in found]:
+        raise ValueError(f"{path}: no {', '.join(missing)} inside. Is it the binary version of CIFAR?")
+    return [found[member] for member in members]
+
+
+def read_svhn(path: Path) -> Arrays:
+    """SVHN's cropped digits (.mat): X [32, 32, 3, N], y 1..10 with 10 for the digit 0."""
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(path, variable_names=["X", "y"])
+        return Arrays(content["X"].transpose(3, 2, 0, 1), content["y"].reshape(-1).astype(np.int64) % 10)
+    except (ValueError, KeyError, TypeError, NotImplementedError) as error:
+        raise ValueError(f"{path}: not a .mat file with X [32, 32, 3, N] and y ({error}).") from error
+
+
+def read_csv(path: Path, targets: int = 1) -> Arrays:
+    """Numbers split by comma, semicolon or tab, header or none; the last `targets` columns are y."""
+    with path.open(encoding="utf-8-sig") as file:
+        first = file.readline()
+    delimiter = max(",;\t", key=first.count)
+    header = not all(_is_number(cell) for cell in first.split(delimiter))
+    try:
+        table = np.loadtxt(path, delimiter=delimiter, skiprows=int(header), ndmin=2, encoding="utf-8-sig")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}. Every cell below the header must be a number.") from error
+    if not 0 < targets < table.shape[1]:
+        raise ValueError(f"{path}: {table.shape[1]} columns cannot hold {targets} targets and an input.")
+    if not np.isfinite(table).all():
+        row, column = np.argwhere(~np.isfinite(table))[0]
+        raise ValueError(f"{path}: data row {row + 1}, column {column + 1} is {table[row, column]}.")
+    return Arrays(table[:, :-targets], table[:, -targets:])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def npz_arrays(path: Path, *keys: str) -> dict[str, Array]:
+    """Arrays of an npz file by key; without keys, all keys and nothing read.  Pickled objects are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in keys} if keys else dict.fromkeys(file.files, np.empty(0))
+    except (ValueError, EOFError, BadZipFile, AttributeError, TypeError) as error:
+        raise ValueError(f"{path}: not an npz file of plain arrays ({error}).") from error
+
+
+def tidy(path: Path, x: Array, y: Array) -> Arrays:
+    """Channels first for images, float32 for features; int64 [N] for labels, float32 [N, T] for targets."""
+    if len(x) != len(y) or len(x) == 0:
+        raise ValueError(f"{path}: {len(x)} inputs and {len(y)} targets.")
+    if x.ndim == 4:
+        if x.shape[3] not in (1, 3, 4):
+            raise ValueError(
+                f"{path}: images must be [N, H, W] or [N, H, W, C] with C of 1, 3 or 4, got {x.shape}."
+            )
+        x = x.transpose(0, 3, 1, 2)
+    elif x.ndim == 3 and x.dtype == np.uint8:
+        x = x[:, None]
+    if np.issubdtype(y.dtype, np.integer):
+        labels = y.reshape(len(y), -1)
+        if labels.shape[1] != 1:
+            raise ValueError(f"{path}: labels must be [N], got {y.shape}. Save regression targets as floats.")
+        return floats(path, Arrays(x, labels[:, 0].astype(np.int64)))
+    return floats(path, Arrays(x, y))
+
+
+def floats(path: Path, arrays: Arrays) -> Arrays:
+    """Everything but byte images and labels as float32, with at least one feature dimension, and finite."""
+
+    def convert(what: str, values: Array) -> Array:
+        values = (
+            values.astype(np.float32).reshape(len(values), -1)
+            if values.ndim < 2
+            else values.astype(np.float32)
+        )
+        if not np.isfinite(values).all():
+            row = np.argwhere(~np.isfinite(values))[0][0]
+            raise ValueError(f"{path}: {what} has a value that is not finite in row {row}.")
+        return values
+
+    x = arrays.x if arrays.x.dtype == np.uint8 and arrays.x.ndim == 4 else convert("x", arrays.x)
+    return Arrays(x, arrays.y if arrays.y.dtype == np.int64 else convert("y", arrays.y))
+
+
+def read_images(folder: Path, classes: Sequence[str], size: tuple[int, int] | None = None) -> Arrays:
+    """Images in folder/<class>/*, labelled by the place of their folder in `classes`; needs Pillow.
+
+    `size` is (height, width) to resize to.  Grey images stay grey unless others have colour.
+    """
+    paths = [(path, label) for label, name in enumerate(classes) for path in image_files(folder / name)]
+    images = [_read_image(path, size) for path, _ in paths]
+    for (path, _), image in zip(paths, images, strict=True):
+        if image.shape[1:] != images[0].shape[1:]:
+            raise ValueError(
+                f"{path} is {image.shape[1]} x {image.shape[2]}, {paths[0][0]} is {images[0].shape[1]} x "
+                f"{images[0].shape[2]}. Give image_size to resize all to one size."
+            )
+    channels = max(len(image) for image in images)
+    x = np.stack([np.broadcast_to(image, (channels, *image.shape[1:])) for image in images])
+    return Arrays(x, np.array([label for _, label in paths], np.int64))
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The images directly in a folder, in alphabetical order."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _read_image(path: Path, size: tuple[int, int] | None) -> Array:
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise ImportError(f"{path}: reading images needs Pillow. Run `pip install pillow`.") from error
+    try:
+        with Image.open(path) as file:
+            image = file.convert("L" if file.mode in ("1", "L", "I;16") else "RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"{path}: not an image that Pillow can read ({error}).") from error
+    if size is not None:
+        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)  # [H, W] or [H, W, 3]
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

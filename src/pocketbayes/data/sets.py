@@ -1,0 +1,322 @@
+"""Data sets by name, downloaded when absent, or from an npz file, a CSV file or a folder of images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from pocketbayes.data.batches import DataSet, Scaling, divide, stratified_order
+from pocketbayes.data.download import fetch
+from pocketbayes.data.formats import (
+    Array,
+    Arrays,
+    floats,
+    image_files,
+    npz_arrays,
+    read_cifar,
+    read_csv,
+    read_idx,
+    read_images,
+    read_svhn,
+    tidy,
+)
+from pocketbayes.data.public import CIFAR100_CLASSES, REMOTES
+
+_TEST_FRACTION = 0.2  # of data sets that come in one piece; always the same examples
+_DIGITS = tuple("0123456789")
+
+
+class Origin(NamedTuple):
+    """Where a data set comes from: `read("train")` and `read("test")` give its raw arrays."""
+
+    name: str
+    read: Callable[[str], Arrays]
+    classes: Sequence[str] | None  # None: regression
+    scaling: Scaling | None = None  # None: measured on the training split
+
+
+def load(
+    source: str | Path,
+    folder: str | Path | None = None,
+    split: str = "train",
+    *,
+    download: bool = True,
+    image_size: tuple[int, int] | None = None,
+    csv_targets: int = 1,
+    scaling: Scaling | None = None,
+) -> DataSet:
+    """One split, "train" or "test", of a data set named in NAMES, or in a .npz, a .csv or a folder of images.
+
+    Named sets are looked for in `data_folder(folder)`, and downloaded to it if need be.
+    npz: x_train, y_train, x_test, y_test, or x and y, or x alone (unlabelled, for out-of-distribution tests).
+    Images are uint8 [N, H, W] or [N, H, W, C]; integer y are labels, float y regression targets.
+    CSV: regression, the last `csv_targets` columns are the targets.
+    Image folder: train/<class>/* and test/<class>/*, or <class>/*, resized to `image_size` (height, width).
+    What comes in one piece is split 80/20, always the same way.  `scaling` replaces the measured one.
+    """
+    if split not in ("train", "test"):
+        raise ValueError(
+            f'load: split must be "train" or "test", got {split!r}. For validation use hold_out.'
+        )
+    origin = _open(source, data_folder(folder), download, image_size, csv_targets)
+    arrays = origin.read(split)
+    measured = scaling or origin.scaling
+    regression = origin.classes is None
+    if measured is None or regression:  # standardisation knows the training split only
+        train = arrays if split == "train" else origin.read("train")
+        measured = measured or _measure(train.x)
+    return DataSet(
+        name=origin.name,
+        x=torch.from_numpy(np.require(arrays.x, requirements=["C", "W"])),
+        y=torch.from_numpy(np.require(arrays.y, requirements=["C", "W"])),
+        classes=None if origin.classes is None else tuple(origin.classes),
+        scaling=measured,
+        target_scaling=_measure(train.y) if regression else None,
+    )
+
+
+def data_folder(folder: str | Path | None = None) -> Path:
+    """The folder given, else the environment variable POCKETBAYES_DATA, else ~/.cache/pocketbayes."""
+    return Path(folder or os.environ.get("POCKETBAYES_DATA") or "~/.cache/pocketbayes").expanduser()
+
+
+def _open(
+    source: str | Path, folder: Path, download: bool, image_size: tuple[int, int] | None, csv_targets: int
+) -> Origin:
+    name = str(source).lower().replace("_", "-")
+    if isinstance(source, str) and name in _NAMED:
+        return _NAMED[name](Shelf(folder, download))
+    path = Path(source).expanduser()
+    path = path if path.exists() else folder / path
+    if path.is_dir():
+        return _image_folder(path, image_size)
+    if path.is_file() and path.suffix == ".npz":
+        return _npz(path)
+    if path.is_file() and path.suffix in (".csv", ".tsv"):
+        whole = floats(path, read_csv(path, csv_targets))
+        return Origin(path.stem, partial(_one_piece, whole, path.stem, False), None)
+    guess = get_close_matches(name, NAMES, n=1)
+    raise FileNotFoundError(
+        f"{source}: neither a data set nor an npz file, a CSV file or a folder of images. "
+        + (f"Did you mean {guess[0]}?" if guess else f"Data sets by name: {', '.join(NAMES)}.")
+    )
+
+
+def _one_piece(whole: Arrays, name: str, stratified: bool, split: str) -> Arrays:
+    """The fixed training or test rows of a data set without an official split."""
+    labels = torch.from_numpy(whole.y) if stratified else torch.zeros(len(whole.y))
+    index = dict(
+        zip(("train", "test"), divide(stratified_order(labels, seed=0), _TEST_FRACTION, name), strict=True)
+    )
+    rows = index[split].numpy()
+    return Arrays(whole.x[rows], whole.y[rows])
+
+
+def _measure(x: Array) -> Scaling:
+    """Mean and standard deviation per channel or feature (dimension 1), without a float copy of bytes."""
+    if x.dtype == np.uint8:
+        counts = np.stack(
+            [np.bincount(x[:, c].ravel(), minlength=256) for c in range(x.shape[1])]
+        )  # [C, 256]
+        share, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255.0
+        mean = share @ value
+        std = np.sqrt((share * (value - mean[:, None]) ** 2).sum(1))
+        full = 255.0
+    else:
+        axes = (0, *range(2, x.ndim))
+        mean, std, full = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64), 1.0
+    std = np.where(std > 1e-12, std, 1.0)  # a constant feature stays at zero
+    return _scaling(mean.tolist(), std.tolist(), full)
+
+
+def _scaling(mean: Sequence[float], std: Sequence[float], full: float = 255.0) -> Scaling:
+    return Scaling(torch.tensor(mean), torch.tensor(std), full)
+
+
+# ------------------------------------------------------------------------------------------------ by name
+
+
+class Shelf(NamedTuple):
+    """The folder where named data sets are kept, and whether absent files may be downloaded to it."""
+
+    folder: Path
+    download: bool
+
+    def find(self, key: str, *aliases: str) -> Path:
+        """The path of a file of REMOTES: at its own place, at one of its other usual places, or fetched."""
+        for place in (key, *aliases):
+            if (self.folder / place).exists():
+                return self.folder / place
+        if self.download:
+            return fetch(REMOTES[key], self.folder / key)
+        raise FileNotFoundError(
+            f"{self.folder / key} is missing. Download it from {REMOTES[key].urls[0]} and put it there, "
+            "or give the folder that has it, or allow the download."
+        )
+
+
+def _public(
+    name: str,
+    read: Callable[[Shelf, str], Arrays],
+    classes: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
+    shelf: Shelf,
+) -> Origin:
+    """A public image set, from `name`.npz if that is on the shelf and from the official files if not."""
+    for file in (f"{name}.npz", f"{name.replace('-', '_')}.npz"):
+        if (path := shelf.folder / file).exists():
+            read_bytes = partial(_bytes, path, _npz(path).read)
+            return Origin(name, read_bytes, classes, _scaling(mean, std))
+    return Origin(name, partial(read, shelf), classes, _scaling(mean, std))
+
+
+def _bytes(path: Path, read: Callable[[str], Arrays], split: str) -> Arrays:
+    arrays = read(split)
+    if arrays.x.dtype != np.uint8 or arrays.y.dtype != np.int64:
+        raise ValueError(
+            f"{path}: expected uint8 images and integer labels. Give the path to read it as it is."
+        )
+    return arrays
+
+
+def _read_mnist(name: str, torchvision_name: str, shelf: Shelf, split: str) -> Arrays:
+    prefix = {"train": "train", "test": "t10k"}[split]
+
+    def read(kind: str) -> Array:
+        file = f"{prefix}-{kind}-ubyte"
+        raw = f"{torchvision_name}/raw/{file}"
+        return read_idx(shelf.find(f"{name}/{file}.gz", f"{name}/{file}", f"{raw}.gz", raw))
+
+    return Arrays(read("images-idx3")[:, None], read("labels-idx1").astype(np.int64))
+
+
+def _read_cifar10(shelf: Shelf, split: str) -> Arrays:
+    members = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
+    return read_cifar(shelf.find("cifar-10-binary.tar.gz", "cifar-10-batches-bin"), members[split], 1)
+
+
+def _read_cifar100(shelf: Shelf, split: str) -> Arrays:
+    return read_cifar(shelf.find("cifar-100-binary.tar.gz", "cifar-100-binary"), [f"{split}.bin"], 2)
+
+
+def _read_svhn(shelf: Shelf, split: str) -> Arrays:
+    return read_svhn(shelf.find(f"svhn/{split}_32x32.mat", f"{split}_32x32.mat"))
+
+
+def _digits(_: Shelf) -> Origin:
+    """scikit-learn's 1797 digits of 8 x 8 pixels with values 0..16."""
+    found = _sklearn("load_digits")
+    whole = Arrays(found.images.astype(np.uint8)[:, None], found.target.astype(np.int64))
+    return Origin(
+        "digits", partial(_one_piece, whole, "digits", True), _DIGITS, _scaling([0.3053], [0.3760], 16.0)
+    )
+
+
+def _diabetes(_: Shelf) -> Origin:
+    """scikit-learn's diabetes data: 442 patients, 10 features, one target."""
+    found = _sklearn("load_diabetes")
+    whole = floats(Path("diabetes"), Arrays(found.data, found.target))
+    return Origin("diabetes", partial(_one_piece, whole, "diabetes", False), None)
+
+
+_FASHION = (
+    "T-shirt/top",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
+_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+# Means and standard deviations are those of the training images, pixels from 0 to 1.
+_NAMED: dict[str, Callable[[Shelf], Origin]] = {
+    "digits": _digits,
+    "diabetes": _diabetes,
+    "mnist": partial(_public, "mnist", partial(_read_mnist, "mnist", "MNIST"), _DIGITS, [0.1307], [0.3081]),
+    "fashion-mnist": partial(
+        _public,
+        "fashion-mnist",
+        partial(_read_mnist, "fashion-mnist", "FashionMNIST"),
+        _FASHION,
+        [0.2860],
+        [0.3530],
+    ),
+    "cifar10": partial(
+        _public, "cifar10", _read_cifar10, _CIFAR10, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
+    ),
+    "cifar100": partial(
+        _public,
+        "cifar100",
+        _read_cifar100,
+        CIFAR100_CLASSES,
+        [0.5071, 0.4865, 0.4409],
+        [0.2673, 0.2564, 0.2762],
+    ),
+    "svhn": partial(_public, "svhn", _read_svhn, _DIGITS, [0.4377, 0.4438, 0.4728], [0.1980, 0.2010, 0.1970]),
+}
+NAMES = tuple(_NAMED)
+
+
+def _sklearn(loader: str):  # type: ignore[no-untyped-def]
+    try:
+        from sklearn import datasets
+    except ImportError as error:
+        raise ImportError(
+            f"{loader.removeprefix('load_')}: needs scikit-learn. Run `pip install 'pocketbayes[demo]'`."
+        ) from error
+    return getattr(datasets, loader)()
+
+
+# ---------------------------------------------------------------------------------------------- from files
+
+
+def _npz(path: Path) -> Origin:
+    keys = set(npz_arrays(path))
+    if {"x_train", "y_train", "x_test", "y_test"} <= keys:
+        labels = npz_arrays(path, "y_train")["y_train"]
+
+        def read(split: str) -> Arrays:
+            return tidy(path, *npz_arrays(path, f"x_{split}", f"y_{split}").values())
+
+    elif {"x", "y"} <= keys:
+        found = npz_arrays(path, "x", "y")
+        labels = found["y"]
+        whole = tidy(path, found["x"], labels)
+        read = partial(_one_piece, whole, path.stem, whole.y.dtype == np.int64)
+    elif "x" in keys:
+        x = npz_arrays(path, "x")["x"]
+        unlabelled = tidy(path, x, np.full(len(x), -1))
+        return Origin(path.stem, lambda split: unlabelled, ())
+    else:
+        raise ValueError(f"{path}: no x_train, y_train, x_test, y_test, nor x and y, but {sorted(keys)}.")
+    if not np.issubdtype(labels.dtype, np.integer):
+        return Origin(path.stem, read, None)
+    named = npz_arrays(path, "classes")["classes"] if "classes" in keys else range(int(labels.max()) + 1)
+    return Origin(path.stem, read, tuple(str(name) for name in named))
+
+
+def _image_folder(path: Path, size: tuple[int, int] | None) -> Origin:
+    """train/<class>/* and test/<class>/*, or <class>/* in one piece."""
+    divided = all((path / split).is_dir() for split in ("train", "test"))
+    root = path / "train" if divided else path
+    classes = [entry.name for entry in sorted(root.iterdir()) if entry.is_dir() and image_files(entry)]
+    if not classes:
+        raise ValueError(
+            f"{root}: no folders of images. Put the images of each class in a folder of its name."
+        )
+    if divided:
+        return Origin(path.name, lambda split: read_images(path / split, classes, size), classes)
+    whole = read_images(path, classes, size)
+    return Origin(path.name, partial(_one_piece, whole, path.name, True), classes)
