@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scenarios import linear_gaussian
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -18,6 +17,7 @@ from pocketbayes import nets
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.likelihood import Gaussian, Heteroscedastic
 from pocketbayes.posterior.weights import stochastic_weights
+from scenarios import linear_gaussian
 
 
 def blobs(n: int = 96, seed: int = 0) -> TensorDataset:
@@ -228,19 +228,26 @@ def with_nan() -> DataLoader:
     return DataLoader(TensorDataset(x, y), 16)
 
 
+def fit_on(batches, **options) -> None:
+    pb.fit(model(), batches, epochs=1, **options)
+
+
+X = torch.ones(2, 4)
 BAD = {
-    "an empty loader": (lambda: pb.fit(model(), [], epochs=1), ValueError, "examples|empty|at least one"),
-    "labels out of range": (lambda: pb.fit(model(), [(torch.ones(2, 4), torch.tensor([0, 7]))], epochs=1), ValueError, "Label 7"),
-    "no number of data": (lambda: pb.fit(model(), DataLoader(Stream(), 8), epochs=1), ValueError, "num_data"),
+    "an empty loader": (lambda: fit_on([]), ValueError, "examples"),
+    "labels out of range": (lambda: fit_on([(X, torch.tensor([0, 7]))]), ValueError, "Label 7"),
+    "no number of data": (lambda: fit_on(DataLoader(Stream(), 8)), ValueError, "num_data"),
     "a plain model": (lambda: pb.fit(nn.Linear(4, 3), loader(), epochs=1), ValueError, "pb.bayesianize"),
     "no epochs": (lambda: pb.fit(model(), loader(), epochs=0), ValueError, "epochs"),
-    "NaN in the data": (lambda: pb.fit(model(), with_nan(), epochs=1), NonFiniteError, "batch 2.*input 0"),
+    "NaN in the data": (lambda: fit_on(with_nan()), NonFiniteError, "batch 2.*input 0"),
     "targets that broadcast": (
-        lambda: pb.fit(model(), [(torch.ones(2, 4), torch.ones(2))], epochs=1, likelihood=Gaussian()), ValueError, "do not fit"
+        lambda: fit_on([(X, torch.ones(2))], likelihood=Gaussian()),
+        ValueError,
+        "do not fit",
     ),
-    "a batch that is no pair": (lambda: pb.fit(model(), [torch.ones(2, 4)], epochs=1, num_data=2), ValueError, "batch must be"),
-    "a dict without labels": (lambda: pb.fit(model(), [{"x": torch.ones(2, 4)}], epochs=1, num_data=2), ValueError, "labels"),
-}  # fmt: skip
+    "a batch that is no pair": (lambda: fit_on([X], num_data=2), ValueError, "batch must be"),
+    "a dict without labels": (lambda: fit_on([{"x": X}], num_data=2), ValueError, "labels"),
+}
 
 
 @pytest.mark.parametrize(("attempt", "error", "message"), BAD.values(), ids=BAD)

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pocketbayes as pb
+from pocketbayes import graph, nets
+from pocketbayes.ensemble import Ensemble, draw_seed
+from pocketbayes.likelihood import Categorical, Gaussian
+
+
+def resnet() -> nn.Module:
+    model = nets.resnet20()
+    for module in model.modules():  # norms as after training, not the identity
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            nn.init.uniform_(module.running_var, 0.5, 2.0)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, std=0.2)
+    return pb.bayesianize(model)
+
+
+def by_hand(model: nn.Module, x: Tensor, samples: int, seed: int) -> Tensor:
+    """[S, N, C] probabilities, one forward pass of the converted model for each draw."""
+    model.eval()
+    out = []
+    with torch.no_grad():
+        for s in range(samples):
+            with pb.one_draw(model, draw_seed(seed, s)):
+                out.append(model(x).double().softmax(-1))
+    return torch.stack(out)
+
+
+def test_a_prediction_is_the_mean_over_draws_of_probabilities() -> None:
+    model, x = pb.bayesianize(nets.mlp([4, 8, 3]), sigma=pb.Constant(0.5)), torch.randn(7, 4)
+    draws = by_hand(model, x, 30, seed=5)
+    p = pb.predict(model, x, seed=5, draws=True)
+    torch.testing.assert_close(p.probs, draws.mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(p.draws, draws, rtol=1e-4, atol=1e-6)
+    total = torch.distributions.Categorical(probs=draws.mean(0)).entropy()
+    aleatoric = torch.distributions.Categorical(probs=draws).entropy().mean(0)
+    torch.testing.assert_close(p.entropy, total, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(p.aleatoric, aleatoric, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(p.epistemic, total - aleatoric, rtol=1e-4, atol=1e-5)
+    assert (p.epistemic > 0).all()
+    assert torch.equal(p.labels, p.probs.argmax(1))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_the_fast_path_of_a_resnet_is_the_slow_one(batch: int) -> None:
+    """Folded norms, channels-last, vmap at the smallest batches: all against plain forward passes."""
+    model, x = resnet(), torch.randn(batch, 3, 32, 32)
+    expected = by_hand(model, x, 4, seed=1)
+    p = pb.predict(model, x, samples=4, seed=1, draws=True)
+    torch.testing.assert_close(p.draws, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_predictions_do_not_depend_on_the_batch_size() -> None:
+    model, x = resnet(), torch.randn(6, 3, 32, 32)
+    results = [pb.predict(model, x, samples=3, batch_size=size).probs for size in (1, 2, 4, 6)]
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=1e-5)
+
+
+def test_draws_beyond_the_memory_bound_are_made_again_and_the_same() -> None:
+    model, x = pb.bayesianize(nets.mlp([4, 8, 3])), torch.randn(9, 4)
+    small = Ensemble(model, samples=5, max_bytes=2 * 4 * 56)
+    assert torch.equal(
+        pb.predict(model, x, samples=5, batch_size=3, max_bytes=0).probs,
+        pb.predict(model, x, samples=5, batch_size=3).probs,
+    )
+    list(small.outputs(x))
+    assert len(small._sets) == 2  # a set is 4 * 8 + 8 * 3 floats
+
+
+def test_prediction_leaves_the_model_and_the_generators_alone() -> None:
+    model, x = resnet().train(), torch.randn(2, 3, 32, 32)
+    state, rng = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    pb.predict(model, x, samples=2)
+    assert model.training
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert torch.equal(rng, torch.get_rng_state())
+
+
+def test_norms_are_folded_into_the_layers_before_them() -> None:
+    plain = pb.to_deterministic(resnet()).eval()
+    x = torch.randn(2, 3, 32, 32)
+    expected = plain(x)
+    traced = graph.trace(plain)
+    assert traced is not None
+    folded = graph.fold_norms(traced, set())
+    norms = [
+        n
+        for n in traced.graph.nodes
+        if n.op == "call_module" and isinstance(traced.get_submodule(n.target), nn.BatchNorm2d)
+    ]
+    assert not norms
+    assert len(folded) == 19  # all convolutions; the linear layer has no norm
+    torch.testing.assert_close(traced(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_no_random_weight_touches_is_computed_once() -> None:
+    calls: list[int] = []
+    body = nn.Linear(4, 8)
+    body.register_forward_hook(lambda module, args, output: calls.append(len(output)))
+    model = pb.bayesianize(nn.Sequential(body, nn.ReLU(), nn.Linear(8, 3)), where="2.*")
+    ensemble = Ensemble(model, samples=10)
+    list(ensemble.outputs(torch.randn(5, 4)))
+    calls.clear()
+    assert len(list(ensemble.outputs(torch.randn(6, 4)))) == 10
+    assert calls == [6]
+
+
+def test_a_stochastic_norm_is_not_folded() -> None:
+    model = pb.bayesianize(
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten()), norms=True, biases=True
+    )
+    x = torch.randn(5, 2, 6, 6)
+    torch.testing.assert_close(
+        pb.predict(model, x, samples=3, draws=True).draws, by_hand(model, x, 3, 0), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_regression_gives_mean_and_both_variances() -> None:
+    model, x = pb.bayesianize(nets.mlp([3, 5, 1]), sigma=pb.Constant(0.3)), torch.randn(6, 3)
+    with torch.no_grad():
+        draws = []
+        for s in range(20):
+            with pb.one_draw(model, draw_seed(2, s)):
+                draws.append(model(x).double())
+    means = torch.stack(draws)
+    p = pb.predict(model, x, samples=20, seed=2, likelihood=Gaussian(0.4))
+    torch.testing.assert_close(p.mean, means.mean(0), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(p.epistemic_var, means.var(0, correction=0), rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(p.var, p.epistemic_var + 0.16, rtol=1e-4, atol=1e-6)
+    y = torch.randn(6, 1)
+    scores = pb.evaluate(model, [(x, y)], samples=20, seed=2, likelihood=Gaussian(0.4))
+    mixture = (
+        torch.distributions.Normal(means, 0.4).log_prob(y.double())[..., 0].logsumexp(0)
+        - torch.tensor(20.0).log()
+    )
+    assert scores.nll == pytest.approx(-mixture.mean().item(), rel=1e-4)
+    assert scores.rmse == pytest.approx((means.mean(0) - y).square().mean().sqrt().item(), rel=1e-4)
+
+
+def test_any_other_likelihood_gets_the_outputs_themselves() -> None:
+    from pocketbayes.likelihood import Custom
+
+    model, x = pb.bayesianize(nets.mlp([3, 5, 2])), torch.randn(6, 3)
+    own = Custom(lambda output, target: (output - target).square().sum(-1))
+    assert pb.predict(model, x, samples=4, likelihood=own).shape == (4, 6, 2)
+    assert pb.evaluate(model, [(x, torch.zeros(6, 2))], samples=4, likelihood=own).nll > 0
+
+
+def test_classes_at_every_position_and_ignored_labels() -> None:
+    model = pb.bayesianize(nn.Linear(4, 3))
+    x, y = torch.randn(2, 5, 4), torch.randint(3, (2, 5))
+    y[0, :3] = -100
+    likelihood = Categorical(class_dim=-1)
+    assert pb.predict(model, x, likelihood=likelihood).probs.shape == (10, 3)
+    scores = pb.evaluate(model, [(x, y)], likelihood=likelihood)
+    kept = pb.evaluate(model, [(x.flatten(0, 1)[3:], y.flatten()[3:])])
+    assert scores.nll == pytest.approx(kept.nll, rel=1e-5)
+
+
+def test_foreign_inputs_are_told_apart() -> None:
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(2, (200,), generator=g)
+    x = (2.0 * y - 1)[:, None] * torch.tensor([[2.0, 0.0]]) + 0.3 * torch.randn(200, 2, generator=g)
+    data = DataLoader(TensorDataset(x, y), 50)
+    model = pb.bayesianize(nets.mlp([2, 16, 2]))
+    pb.fit(model, data, epochs=20, lr=2e-2, beta=0.1)
+    foreign = 0.2 * torch.randn(100, 2, generator=g)
+    scores = pb.evaluate(model, data, ood=[foreign[:50], foreign[50:]])
+    assert scores.accuracy > 0.98
+    assert scores.auroc > 0.9
+    assert scores.fpr95 < 0.5
+    assert "auroc" in str(scores)
+
+
+def test_a_deterministic_model_is_evaluated_in_one_pass() -> None:
+    model, x = nets.mlp([4, 8, 3]), torch.randn(9, 4)
+    assert torch.allclose(pb.predict(model, x).probs, model(x).double().softmax(-1), atol=1e-6)
+    assert pb.predict(model, x).epistemic.abs().max() < 1e-9
+
+
+def test_tuple_and_dict_inputs_reach_the_model() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.layer(a + b)
+
+    model, a, b = pb.bayesianize(Two()), torch.randn(5, 4), torch.randn(5, 4)
+    expected = pb.predict(model, (a, b)).probs
+    assert torch.allclose(pb.predict(model, {"a": a, "b": b}, batch_size=2).probs, expected, atol=1e-6)
+
+
+BAD = {
+    "nothing": (lambda m: pb.predict(m, torch.empty(0, 4)), "at least one example"),
+    "NaN": (lambda m: pb.predict(m, torch.tensor([[0.0, 1.0, torch.nan, 0.0]])), "example 0"),
+    "no draws": (lambda m: pb.predict(m, torch.ones(1, 4), samples=0), "samples"),
+    "an empty loader": (lambda m: pb.evaluate(m, []), "empty"),
+    "labels out of range": (lambda m: pb.evaluate(m, [(torch.ones(2, 4), torch.tensor([0, 5]))]), "5"),
+    "an unknown metric": (
+        lambda m: pb.evaluate(m, [(torch.ones(2, 4), torch.tensor([0, 1]))]).nothing,
+        "no metric",
+    ),
+}
+
+
+@pytest.mark.parametrize(("attempt", "message"), BAD.values(), ids=BAD)
+def test_bad_input_gets_an_error_that_teaches(attempt, message: str) -> None:
+    with pytest.raises((ValueError, AttributeError), match=message):
+        attempt(pb.bayesianize(nets.mlp([4, 8, 3])))
