@@ -1,0 +1,294 @@
+"""Which weights are fixed, and to what: masks that a rule of a few numbers describes.
+
+A weight matrix with D_in inputs and D_out outputs has an m x m block, m = min(D_in, D_out).  `Light` fixes the
+entries (r, r + 1) of the block, `Heavy` its strict upper triangle, `Random` as many at random places.  Layers
+are counted from zero and odd ones have the block flipped upside down; the block sits in the first rows (inputs)
+and the last columns (outputs).  In torch's layout the matrix is transposed, [out, in, *kernel], and a fixed
+entry is a whole kernel.
+
+Only numpy: a file carries the rule, and any reader recomputes the mask from it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BoolArray = NDArray[np.bool_]
+Rule = dict[str, Any]
+
+
+class Weight(NamedTuple):
+    """A weight tensor by name: [out, in, *kernel]; [in, out, *kernel] of a transposed convolution."""
+
+    name: str
+    shape: tuple[int, ...]
+    transposed: bool = False
+
+
+class Fixed(NamedTuple):
+    """What is fixed in one weight tensor.  Mask and values have its shape; values are zero where it is free."""
+
+    rule: Rule
+    mask: BoolArray
+    values: NDArray[np.float64]
+
+
+# --- from a rule to a mask ----------------------------------------------------------------------------------
+
+
+def light_block(size: int) -> BoolArray:
+    """The entries (r, r + 1), r = 0 .. size - 2, of a [size, size] block."""
+    return np.eye(size, k=1, dtype=bool)
+
+
+def heavy_block(size: int) -> BoolArray:
+    """The strict upper triangle of a [size, size] block."""
+    return np.triu(np.ones((size, size), dtype=bool), k=1)
+
+
+def place(block: BoolArray, inputs: int, outputs: int, layer: int) -> BoolArray:
+    """[inputs, outputs]: the block, upside down in odd layers, in the first rows and last columns."""
+    size = len(block)
+    matrix = np.zeros((inputs, outputs), dtype=bool)
+    matrix[:size, outputs - size :] = block[::-1] if layer % 2 else block
+    return matrix
+
+
+def scatter(count: int, inputs: int, outputs: int, layer: int, seed: int) -> BoolArray:
+    """An [inputs, outputs] mask with `count` entries at random places, a function of (seed, layer) alone.
+
+    The places come from the raw words of PCG64, which numpy promises to keep, and not from a `Generator` method,
+    whose draws may change with numpy.
+    """
+    words = _random_words(inputs * outputs, (seed, layer, 0))
+    matrix = np.zeros(inputs * outputs, dtype=bool)
+    matrix[np.argsort(words, kind="stable")[:count]] = True
+    return matrix.reshape(inputs, outputs)
+
+
+def random_signs(shape: Sequence[int], layer: int, seed: int) -> NDArray[np.int8]:
+    """A sign, +1 or -1, for each entry of a tensor, a function of (seed, layer) alone."""
+    size = math.prod(shape)
+    words = _random_words(-(-size // 64), (seed, layer, 1))
+    bits = (words[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)  # [words, 64]
+    return (1 - 2 * bits.reshape(-1)[:size].astype(np.int8)).reshape(tuple(shape))
+
+
+def _random_words(count: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
+    return np.random.PCG64(np.random.SeedSequence(key)).random_raw(count).astype(np.uint64)
+
+
+def mask_from_rule(rule: Mapping[str, Any]) -> BoolArray:
+    """The mask of fixed entries, True where fixed, of shape rule["shape"].
+
+    A rule is {"rule": "light" | "heavy" | "random", "layer": l, "shape": [out, in, *kernel]}, for "random" also
+    "count" (entries of the matrix, that is kernels) and "seed"; "transposed" is True if the shape is
+    [in, out, *kernel].
+    """
+    kind, layer, shape = rule.get("rule"), _natural(rule, "layer"), _shape(rule)
+    inputs, outputs = shape[:2] if rule.get("transposed", False) else shape[1::-1]
+    if kind == "light":
+        matrix = place(light_block(min(inputs, outputs)), inputs, outputs, layer)
+    elif kind == "heavy":
+        matrix = place(heavy_block(min(inputs, outputs)), inputs, outputs, layer)
+    elif kind == "random":
+        count, seed = _natural(rule, "count"), _natural(rule, "seed")
+        if count > inputs * outputs:
+            raise ValueError(f"mask rule: {count} entries cannot be fixed in a {inputs} x {outputs} matrix.")
+        matrix = scatter(count, inputs, outputs, layer, seed)
+    else:
+        raise ValueError(f"mask rule: unknown rule {kind!r}. Known are 'light', 'heavy' and 'random'.")
+    oriented = matrix if rule.get("transposed", False) else matrix.T  # [shape[0], shape[1]]
+    kernel = (1,) * (len(shape) - 2)
+    return np.broadcast_to(oriented.reshape(*oriented.shape, *kernel), shape).copy()
+
+
+def _natural(rule: Mapping[str, Any], key: str) -> int:
+    value = rule.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"mask rule: {key!r} must be an integer >= 0, got {value!r}.")
+    return value
+
+
+def _shape(rule: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = rule.get("shape")
+    if not isinstance(shape, list | tuple) or len(shape) < 2:
+        raise ValueError(
+            f"mask rule: 'shape' must list two or more sizes, [out, in, *kernel], got {shape!r}."
+        )
+    if any(not isinstance(size, int) or size < 1 for size in shape):
+        raise ValueError(f"mask rule: 'shape' must hold positive integers, got {shape!r}.")
+    return tuple(shape)
+
+
+# --- schemes: where -----------------------------------------------------------------------------------------
+
+
+class Scheme(ABC):
+    """Where weights are fixed."""
+
+    @abstractmethod
+    def rule(self, layer: int, weight: Weight) -> Rule:
+        """The rule, ready for JSON, that `mask_from_rule` turns into the mask of this weight."""
+
+    def mask(self, layer: int, weight: Weight) -> BoolArray:
+        """The mask of fixed entries, with the shape of the weight; `layer` counts from zero."""
+        return mask_from_rule(self.rule(layer, weight))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Light(Scheme):
+    """Fixes m - 1 entries of a matrix, m the smaller of its two sizes."""
+
+    def rule(self, layer: int, weight: Weight) -> Rule:
+        return _named_rule("light", layer, weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heavy(Scheme):
+    """Fixes m (m - 1) / 2 entries of a matrix, m the smaller of its two sizes."""
+
+    def rule(self, layer: int, weight: Weight) -> Rule:
+        return _named_rule("heavy", layer, weight)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random(Scheme):
+    """The control: as many entries as `like` fixes, or `count` in each layer, at random places."""
+
+    count: int | None = None
+    like: Light | Heavy | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.count is None) == (self.like is None):
+            raise ValueError(
+                "Random: give either count=..., entries in each layer, or like=Light() or Heavy()."
+            )
+        if self.count is not None and self.count < 0:
+            raise ValueError(f"Random: count must be >= 0, got {self.count}.")
+        if self.seed < 0:
+            raise ValueError(f"Random: seed must be >= 0, got {self.seed}.")
+
+    def rule(self, layer: int, weight: Weight) -> Rule:
+        if self.like is not None:
+            count = int(self.like.mask(layer, weight).sum()) // math.prod(weight.shape[2:])
+        else:
+            assert self.count is not None
+            count = self.count
+        return _named_rule("random", layer, weight) | {"count": count, "seed": self.seed}
+
+
+def _named_rule(name: str, layer: int, weight: Weight) -> Rule:
+    rule: Rule = {"rule": name, "layer": layer, "shape": list(weight.shape)}
+    return rule | {"transposed": True} if weight.transposed else rule
+
+
+# --- fixed values: to what ----------------------------------------------------------------------------------
+
+
+class Values(ABC):
+    """What the fixed weights are fixed to."""
+
+    @abstractmethod
+    def of(self, layer: int, weight: Weight) -> NDArray[np.float64]:
+        """A value for every entry of the weight, fixed or not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zero(Values):
+    """Fixed weights are pruned."""
+
+    def of(self, layer: int, weight: Weight) -> NDArray[np.float64]:
+        return np.zeros(weight.shape)
+
+
+@dataclass(frozen=True)
+class Constant(Values):
+    """+c or -c with random signs, one for each weight; with `trained`, c is a parameter that starts here."""
+
+    c: float = 1.0
+    _: KW_ONLY
+    trained: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.c) and self.c > 0):
+            raise ValueError(f"Constant: c must be positive and finite, got {self.c}. Use Zero() to prune.")
+        if self.seed < 0:
+            raise ValueError(f"Constant: seed must be >= 0, got {self.seed}.")
+
+    def signs(self, layer: int, weight: Weight) -> NDArray[np.int8]:
+        """+1 or -1 for every entry of the weight."""
+        return random_signs(weight.shape, layer, self.seed)
+
+    def of(self, layer: int, weight: Weight) -> NDArray[np.float64]:
+        return self.c * self.signs(layer, weight).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class MAP(Values):
+    """The values of a trained deterministic network: a weight's name -> its tensor, as in a state_dict."""
+
+    values: Mapping[str, Any]
+
+    def of(self, layer: int, weight: Weight) -> NDArray[np.float64]:
+        if weight.name not in self.values:
+            raise ValueError(f"{weight.name}: MAP(values=...) has no entry of this name.")
+        values = _as_float64(self.values[weight.name])
+        if values.shape != weight.shape:
+            raise ValueError(
+                f"{weight.name}: MAP value of shape {values.shape} for a weight of shape {weight.shape}."
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(f"{weight.name}: MAP value holds NaN or infinity. Train the network again.")
+        return values
+
+
+def _as_float64(values: Any) -> NDArray[np.float64]:
+    if hasattr(
+        values, "detach"
+    ):  # a torch tensor, perhaps on another device, in bfloat16, or with a gradient
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+# --- a whole network ----------------------------------------------------------------------------------------
+
+
+def fix_weights(weights: Iterable[Weight], scheme: Scheme, values: Values) -> dict[str, Fixed]:
+    """What the scheme fixes in each weight, given in order from the input; a weight left whole is left out."""
+    weights = tuple(weights)
+    if len(weights) < 2:
+        names = ", ".join(weight.name for weight in weights) or "none"
+        raise ValueError(
+            f"weights ({names}): no hidden layer, so no two neurons can swap and nothing is to be fixed."
+        )
+    fixed = {weight.name: _fix(layer, weight, scheme, values) for layer, weight in enumerate(weights)}
+    if not any(part.mask.any() for part in fixed.values()):
+        shapes = ", ".join(f"{weight.name} {list(weight.shape)}" for weight in weights)
+        raise ValueError(
+            f"{scheme}: fixes no entry of {shapes}. A layer needs two inputs and two outputs or more."
+        )
+    return {name: part for name, part in fixed.items() if part.mask.any()}
+
+
+def _fix(layer: int, weight: Weight, scheme: Scheme, values: Values) -> Fixed:
+    rule = scheme.rule(layer, weight)
+    try:
+        mask = mask_from_rule(rule)
+    except ValueError as error:
+        raise ValueError(f"{weight.name}: {error}") from error
+    return Fixed(rule, mask, np.where(mask, values.of(layer, weight), 0.0))
+
+
+def count_fixed(fixed: Mapping[str, Fixed]) -> dict[str, int]:
+    """How many scalar weights are fixed in each tensor."""
+    return {name: int(part.mask.sum()) for name, part in fixed.items()}

@@ -1,0 +1,348 @@
+"""A network as a graph of neurons: which weights join which, and which neurons must move together.
+
+Neurons are the outputs of a linear layer, the channels of a convolution.  A permutation of neurons leaves the
+function unchanged if every tensor that has them along an axis is permuted alike.  Elementwise parts keep neurons
+where they are, a residual addition ties those of its two sides, and the network's inputs and outputs stay in
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from pocketbayes.structure.masks import Weight
+
+IntArray = NDArray[np.int64]
+Cell = tuple[int, tuple[int, ...]]  # a neuron, and which of its copies (pixels of a flattened channel)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+class Axis(NamedTuple):
+    """The neurons along one axis of a tensor; slots tell the copies of one neuron (flattened pixels) apart."""
+
+    neurons: IntArray  # [positions]
+    slots: IntArray  # [positions]
+
+
+class Layer(NamedTuple):
+    """A weight tensor and the neurons it reads and writes; in groups if a convolution is grouped."""
+
+    weight: Weight
+    inputs: Axis
+    outputs: Axis
+    groups: int
+
+    def ends(self) -> tuple[IntArray, IntArray]:
+        """(inputs, outputs): the positions that each kernel of the tensor joins, both [shape[0] * shape[1]]."""
+        rows, columns = self.weight.shape[:2]
+        row, column = np.divmod(np.arange(rows * columns), columns)
+        column += row // (rows // self.groups) * columns
+        return (row, column) if self.weight.transposed else (column, row)
+
+
+class Tie(NamedTuple):
+    """Neurons that move together, position by position; if signed, they also change sign together."""
+
+    left: Axis
+    right: Axis
+    signed: bool
+
+
+class Rider(NamedTuple):
+    """A tensor that moves with the neurons along its axis `dim`: a bias, the scales of a norm ..."""
+
+    name: str
+    axis: Axis
+    dim: int
+    flips: bool  # changes sign with its neuron
+
+
+class Group(NamedTuple):
+    """Neurons that play the same part: a stream, or the piece of one that other streams share."""
+
+    name: str
+    neurons: IntArray
+    distinguished: bool  # inputs and outputs of the network: they stay in place
+    odd: bool  # only odd functions touch them, so a neuron may change its sign
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NeuronGraph:
+    """All neurons, numbered from zero and sorted into groups, with everything that joins them."""
+
+    groups: tuple[Group, ...]
+    layers: tuple[Layer, ...]
+    ties: tuple[Tie, ...]
+    riders: tuple[Rider, ...]
+
+    @property
+    def size(self) -> int:
+        """How many neurons there are, inputs and outputs included."""
+        return sum(len(group.neurons) for group in self.groups)
+
+    @property
+    def hidden(self) -> tuple[Group, ...]:
+        """The groups whose neurons may move."""
+        return tuple(group for group in self.groups if not group.distinguished)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """The weight tensors in order from the input, as `fix_weights` wants them."""
+        return tuple(layer.weight for layer in self.layers)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.layers)} layers, {self.size} neurons"]
+        for group in self.groups:
+            kind = "stays in place" if group.distinguished else "odd" if group.odd else "hidden"
+            lines.append(f"  {group.name}: {len(group.neurons)} neurons, {kind}")
+        return "\n".join(lines)
+
+
+class Builder:
+    """Collects neurons, layers and ties, and joins tied neurons into one where that loses nothing."""
+
+    def __init__(self) -> None:
+        self._born: list[str] = []  # [neurons] the layer that wrote each
+        self._pinned: list[bool] = []
+        self._odd: list[bool] = []
+        self._layers: dict[str, tuple[Weight, int, list[Cell], list[Cell]]] = {}
+        self._ties: list[tuple[list[Cell], list[Cell], bool]] = []
+        self._riders: dict[str, tuple[list[Cell], int, bool]] = {}
+        self._slots: dict[tuple[int, ...], int] = {(): 0}
+
+    def fresh(self, name: str, count: int, pinned: bool = False) -> list[Cell]:
+        """New neurons, odd until `not_odd` says otherwise."""
+        start = len(self._born)
+        self._born += [name] * count
+        self._pinned += [pinned] * count
+        self._odd += [True] * count
+        return [(neuron, ()) for neuron in range(start, start + count)]
+
+    def layer(self, weight: Weight, groups: int, inputs: list[Cell], outputs: list[Cell]) -> None:
+        """A weight that reads and writes these; one used twice ties what it reads and what it writes."""
+        if weight.name in self._layers:
+            _, _, first_inputs, first_outputs = self._layers[weight.name]
+            self.tie(first_inputs, inputs)
+            self.tie(first_outputs, outputs)
+        else:
+            self._layers[weight.name] = (weight, groups, inputs, outputs)
+
+    def tie(self, left: list[Cell], right: list[Cell], signed: bool = True) -> None:
+        """These move together."""
+        if left != right:
+            self._ties.append((left, right, signed))
+
+    def rider(self, name: str, cells: list[Cell], dim: int = 0, flips: bool = True) -> None:
+        """A tensor that moves with these; one used twice ties them."""
+        known, _, _ = self._riders.setdefault(name, (cells, dim, flips))
+        self.tie(known, cells)
+
+    def pin(self, cells: Iterable[Cell | None]) -> None:
+        """These stay in place."""
+        for cell in filter(None, cells):
+            self._pinned[cell[0]] = True
+
+    def not_odd(self, cells: Iterable[Cell | None]) -> None:
+        """A function that is not odd touches these."""
+        for cell in filter(None, cells):
+            self._odd[cell[0]] = False
+
+    def may_be_odd(self, cells: Iterable[Cell | None]) -> bool:
+        return all(self._odd[cell[0]] for cell in filter(None, cells))
+
+    def build(self) -> NeuronGraph:
+        """The graph; the neurons of a signed tie become one, unless an axis would then hold one twice."""
+        layers = [(self._axis(i), self._axis(o)) for _, _, i, o in self._layers.values()]
+        ties = [(self._axis(left), self._axis(right)) for left, right, _ in self._ties]
+        axes = [axis for pair in layers + ties for axis in pair]
+        joined, is_joined = self._join(axes, ties)
+        axes = [Axis(joined[axis.neurons], axis.slots) for axis in axes]
+        pairs = list(zip(axes[::2], axes[1::2], strict=True))
+        riders = [(name, self._axis(cells), dim, flips) for name, (cells, dim, flips) in self._riders.items()]
+        return NeuronGraph(
+            groups=self._groups(joined, axes),
+            layers=tuple(
+                Layer(weight, inputs, outputs, groups)
+                for (weight, groups, _, _), (inputs, outputs) in zip(
+                    self._layers.values(), pairs[: len(layers)], strict=True
+                )
+            ),
+            ties=tuple(
+                Tie(left, right, signed)
+                for (_, _, signed), (left, right), done in zip(
+                    self._ties, pairs[len(layers) :], is_joined, strict=True
+                )
+                if not done
+            ),
+            riders=tuple(
+                Rider(n, Axis(joined[a.neurons], a.slots), dim, flips) for n, a, dim, flips in riders
+            ),
+        )
+
+    def _axis(self, cells: list[Cell]) -> Axis:
+        slots = [self._slots.setdefault(slot, len(self._slots)) for _, slot in cells]
+        return Axis(np.array([neuron for neuron, _ in cells], np.int64), np.array(slots, np.int64))
+
+    def _join(self, axes: list[Axis], ties: list[tuple[Axis, Axis]]) -> tuple[IntArray, list[bool]]:
+        """[neurons] -> their number after joining, and for each tie whether it was used up by it."""
+        joined = np.arange(len(self._born))
+        is_joined = []
+        for (left, right), (_, _, signed) in zip(ties, self._ties, strict=True):
+            plain = not (left.slots.any() or right.slots.any())
+            candidate = _union(joined, left.neurons, right.neurons) if signed and plain else joined
+            keeps_apart = all(
+                _distinct(candidate[axis.neurons], axis.slots) == _distinct(axis.neurons, axis.slots)
+                for axis in axes
+            )
+            is_joined.append(signed and plain and keeps_apart)
+            joined = candidate if is_joined[-1] else joined
+        return joined, is_joined
+
+    def _groups(self, joined: IntArray, axes: list[Axis]) -> tuple[Group, ...]:
+        """Neurons on the same axes in the same slots, named after the first layer that writes them."""
+        size = int(joined.max(initial=-1)) + 1
+        pinned, odd = np.zeros(size, bool), np.ones(size, bool)
+        np.logical_or.at(pinned, joined, self._pinned)
+        np.logical_and.at(odd, joined, self._odd)
+        parts: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+        for number, axis in enumerate(axes):
+            for neuron, slot in zip(axis.neurons.tolist(), axis.slots.tolist(), strict=True):
+                parts[neuron].append((number, slot))
+        first = np.full(size, len(self._born))
+        np.minimum.at(first, joined, np.arange(len(self._born)))
+        members: dict[tuple[object, ...], list[int]] = {}
+        for neuron in range(size):
+            name = self._born[first[neuron]]
+            key = (
+                name,
+                bool(pinned[neuron]),
+                bool(odd[neuron] and not pinned[neuron]),
+                frozenset(parts[neuron]),
+            )
+            members.setdefault(key, []).append(neuron)
+        names = _unique_names([str(key[0]) for key in members])
+        return tuple(
+            Group(name, np.array(neurons, np.int64), bool(key[1]), bool(key[2]))
+            for name, (key, neurons) in zip(names, members.items(), strict=True)
+        )
+
+
+def _union(joined: IntArray, left: IntArray, right: IntArray) -> IntArray:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    size = len(joined)
+    rows, columns = joined[left], joined[right]
+    graph = coo_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(size, size))
+    labels = connected_components(graph, directed=False)[1][joined]
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def _distinct(neurons: IntArray, slots: IntArray) -> int:
+    return len(np.unique(neurons * (int(slots.max(initial=0)) + 1) + slots))
+
+
+def _unique_names(names: Sequence[str]) -> list[str]:
+    seen: dict[str, int] = {}
+    unique = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return unique
+
+
+# --- layers -------------------------------------------------------------------------------------------------
+
+
+class WeightedLayer(NamedTuple):
+    """What is needed of a Linear or convolution, found without touching its (possibly random) weight."""
+
+    weight: Weight
+    inputs: int
+    outputs: int
+    groups: int
+    bias: str | None
+
+
+def weighted_layer(name: str, module: nn.Module) -> WeightedLayer | None:
+    """Sizes of a Linear or convolution, None for another module."""
+    prefix = f"{name}." if name else ""
+    bias = f"{prefix}bias" if getattr(module, "bias", None) is not None else None
+    if isinstance(module, nn.Linear):
+        weight = Weight(f"{prefix}weight", (module.out_features, module.in_features))
+        return WeightedLayer(weight, module.in_features, module.out_features, 1, bias)
+    if isinstance(module, CONVOLUTIONS + TRANSPOSED):
+        inputs, outputs, groups = module.in_channels, module.out_channels, module.groups
+        transposed = isinstance(module, TRANSPOSED)
+        sizes = (inputs, outputs // groups) if transposed else (outputs, inputs // groups)
+        weight = Weight(f"{prefix}weight", (*sizes, *module.kernel_size), transposed)
+        return WeightedLayer(weight, inputs, outputs, groups, bias)
+    return None
+
+
+def spread_over(cells: Sequence[Cell | None], positions: int, where: str) -> list[Cell | None]:
+    """Each channel over its share of consecutive positions, as flattening lays them out."""
+    copies, rest = divmod(positions, len(cells))
+    if rest:
+        raise ValueError(
+            f"{where}: reads {positions} values, which {len(cells)} flattened channels cannot make up. "
+            "Pass layers={name: (stream read, stream written), ...} instead."
+        )
+    if copies == 1:
+        return list(cells)
+    return [cell and (cell[0], (*cell[1], copy)) for cell in cells for copy in range(copies)]
+
+
+def listed_graph(
+    model: nn.Module,
+    layers: Sequence[str] | Mapping[str, tuple[str, str]],
+    odd: bool | Collection[str] = False,
+) -> NeuronGraph:
+    """The graph of layers given by hand: names in order, or name -> (stream it reads, stream it writes).
+
+    Layers that write one stream are tied (a residual stream), streams nobody writes are the network's inputs and
+    those nobody reads its outputs.  `odd` lists the streams that only odd functions touch (True: all of them).
+    """
+    if not isinstance(layers, Mapping):
+        layers = {name: (f"stream {i}", f"stream {i + 1}") for i, name in enumerate(layers)}
+    builder, found = Builder(), {name: _find_layer(model, name) for name in layers}
+    streams: dict[str, list[Cell]] = {}
+    outputs: dict[str, list[Cell]] = {}
+    for name, (_, written) in layers.items():
+        outputs[name] = builder.fresh(written, found[name].outputs)
+        known = streams.setdefault(written, outputs[name])
+        if len(known) != len(outputs[name]):
+            raise ValueError(
+                f"{name}: writes {len(outputs[name])} neurons to stream {written!r}, which has {len(known)}."
+            )
+        builder.tie(known, outputs[name])
+    for name, (read, _) in layers.items():
+        known = streams.setdefault(read, []) or builder.fresh(read, found[name].inputs, pinned=True)
+        streams[read] = known
+        cells = [cell for cell in spread_over(known, found[name].inputs, name) if cell]
+        builder.layer(found[name].weight, found[name].groups, cells, outputs[name])
+        if (bias := found[name].bias) is not None:
+            builder.rider(bias, outputs[name])
+    sources = {read for read, _ in layers.values()}
+    for stream, cells in streams.items():
+        if stream not in sources:
+            builder.pin(cells)
+        if not (odd is True or (odd is not False and stream in odd)):
+            builder.not_odd(cells)
+    return builder.build()
+
+
+def _find_layer(model: nn.Module, name: str) -> WeightedLayer:
+    modules = dict(model.named_modules())
+    layer = weighted_layer(name, modules[name]) if name in modules else None
+    if layer is None:
+        what = type(modules[name]).__name__ if name in modules else "missing from the model"
+        raise ValueError(f"{name}: must name a Linear or convolution layer, but it is {what}.")
+    return layer
