@@ -1,6 +1,51 @@
-"""The shape of z in w = mu + sigma z."""
+"""The shape of z in w = mu + sigma z: noise families, how to fit, draw, integrate and compare them."""
 
-from pocketbayes.noise.family import Noise
+from pocketbayes.noise.averaged import Averaged, AveragedAtoms, averaged
+from pocketbayes.noise.devices import Device, Drifted, Programmed
+from pocketbayes.noise.distance import energy_distance, marginal_distances, sum_energy_distance
+from pocketbayes.noise.family import Law, Noise
+from pocketbayes.noise.fit import NoiseFit, fit_noise, fit_states
 from pocketbayes.noise.gaussian import Gaussian
+from pocketbayes.noise.kl import cross_entropy, kl_divergence, shape_term, shape_total
+from pocketbayes.noise.measured import AtomicLaw, Empirical, QuantileTable, TwoPoint
+from pocketbayes.noise.mixtures import Bimodal, GaussianMixture
+from pocketbayes.noise.quadrature import Rule, gauss_rule
+from pocketbayes.noise.readings import read_readings
+from pocketbayes.noise.shapes import Laplace, Logistic, SkewNormal, StudentT, Uniform
+from pocketbayes.noise.state import StateDependent
 
-__all__ = ["Noise", "Gaussian"]
+__all__ = [
+    "Noise",
+    "Law",
+    "AtomicLaw",
+    "Gaussian",
+    "Bimodal",
+    "GaussianMixture",
+    "Uniform",
+    "Laplace",
+    "Logistic",
+    "StudentT",
+    "SkewNormal",
+    "TwoPoint",
+    "Empirical",
+    "QuantileTable",
+    "StateDependent",
+    "Averaged",
+    "AveragedAtoms",
+    "averaged",
+    "Device",
+    "Programmed",
+    "Drifted",
+    "read_readings",
+    "fit_noise",
+    "fit_states",
+    "NoiseFit",
+    "Rule",
+    "gauss_rule",
+    "kl_divergence",
+    "cross_entropy",
+    "shape_term",
+    "energy_distance",
+    "marginal_distances",
+    "sum_energy_distance",
+]

@@ -1,0 +1,260 @@
+"""Laws made of values: the two-point law, a device's own samples, a table of quantiles."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pocketbayes.noise.family import ArrayFields, Law, frozen_array
+from pocketbayes.noise.quadrature import Rule
+from pocketbayes.noise.sampling import graph_constant, in_chunks, sample_signs, sample_uniform
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class AtomicLaw(Law):
+    """P(z = a_k) = p_k.  There is no density, the negentropy is infinite, and KL is that of the Gaussian."""
+
+    @abstractmethod
+    def atoms(self) -> Rule:
+        """The values, increasing, and their probabilities."""
+
+    @cached_property
+    def rule(self) -> Rule:
+        return self.atoms()
+
+    @property
+    def has_atoms(self) -> bool:
+        return True
+
+    def cdf(self, z: Tensor) -> Tensor:
+        values, probabilities = self.rule
+        below = torch.cat([probabilities.new_zeros(1), probabilities.cumsum(0)])
+        return below[torch.searchsorted(values, z.double().contiguous(), right=True)].clamp_max(1.0).to(z)
+
+    def icdf(self, u: Tensor) -> Tensor:
+        values, probabilities = self.rule
+        below = probabilities.cumsum(0).clamp_max(1.0)
+        below[-1] = 1.0
+        index = torch.searchsorted(below, u.double().contiguous())
+        return values[index.clamp_max(values.numel() - 1)].to(u)
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        raise ValueError(
+            f"{type(self).__name__} has atoms and therefore no density. Use cdf, or for training the KL of a Gaussian "
+            "with the same mean and variance, which is what kl_divergence does."
+        )
+
+    def entropy(self) -> float:
+        return -math.inf
+
+    def skewness(self) -> float:
+        return self.rule.mean(lambda z: z**3)
+
+    def excess_kurtosis(self) -> float:
+        return self.rule.mean(lambda z: z**4) - 3
+
+    def characteristic(self, t: Tensor) -> Tensor:
+        values, probabilities = self.rule
+        flat = t.double().reshape(-1, 1)
+        parts = [
+            (probabilities * torch.exp(1j * part * values)).sum(-1) for part in flat.split(_rows(values))
+        ]
+        return torch.cat(parts).view(t.shape)
+
+    def edges(self) -> Tensor:
+        return self.rule.nodes
+
+    def support(self) -> tuple[float, float]:
+        return float(self.rule.nodes[0]), float(self.rule.nodes[-1])
+
+
+def _rows(values: Tensor) -> int:
+    return max(1, (1 << 22) // values.numel())
+
+
+@dataclass(frozen=True)
+class TwoPoint(AtomicLaw):
+    """z = -1 or +1, one random bit a draw: the cheapest noise with the right mean and variance."""
+
+    def atoms(self) -> Rule:
+        values = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+        return Rule(values, torch.full_like(values, 0.5))
+
+    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return sample_signs(like, generator)
+
+    def characteristic(self, t: Tensor) -> Tensor:
+        return torch.complex(t.double().cos(), torch.zeros_like(t, dtype=torch.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Empirical(ArrayFields, AtomicLaw):
+    """A device's samples themselves, equally likely, standardised and sorted on construction."""
+
+    values: Array
+
+    def __post_init__(self) -> None:
+        values = np.sort(frozen_array("Empirical", self.values))
+        object.__setattr__(self, "values", _standardised("Empirical", values))
+
+    def atoms(self) -> Rule:
+        values = torch.from_numpy(self.values.copy())
+        return Rule(values, torch.full_like(values, 1 / values.numel()))
+
+    @cached_property
+    def _float32(self) -> Tensor:
+        return self.rule.nodes.float()
+
+    @graph_constant
+    def _drawn(self) -> Tensor:
+        return self._float32
+
+    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return in_chunks(self._direct, like, generator)
+
+    def _direct(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        shape, table = like.shape, self._drawn().to(like.device)
+        index = torch.randint(table.numel(), shape, device=like.device, generator=generator)
+        return table.index_select(0, index.reshape(-1)).view(shape)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileTable(ArrayFields, Law):
+    """F^-1 linear between `values` at the equally spaced levels 0, 1/K ... 1: a density of K equal steps."""
+
+    values: Array
+
+    order = 4  # the density is constant within a panel
+
+    def __post_init__(self) -> None:
+        values = frozen_array("QuantileTable", self.values)
+        if values.size < 2:
+            raise ValueError(f"QuantileTable: needs at least two values, got {values.size}.")
+        if not (np.diff(values) > 0).all():
+            first = int(np.argmax(np.diff(values) <= 0))
+            raise ValueError(
+                f"QuantileTable: values must increase strictly, but number {first + 1}, {values[first + 1]:g}, "
+                f"follows {values[first]:g}. Sort the table, or make one from raw samples: QuantileTable.of(samples)."
+            )
+        object.__setattr__(self, "values", self._scaled(values))
+
+    @staticmethod
+    def of(samples: Any, size: int | None = None) -> QuantileTable:
+        """The table of some samples, with `size` cells (by default one per 32 samples, 16 to 512).
+
+        Equal readings are spread half way to their neighbours.  The two outermost cells keep the mean of their
+        samples, for a step as wide as the largest outlier would be far too heavy a tail.
+        """
+        samples = np.sort(frozen_array("QuantileTable.of", samples))
+        values, counts = np.unique(samples, return_counts=True)
+        if values.size < 2:
+            raise ValueError("QuantileTable.of: the samples are constant. Noise needs at least two values.")
+        ends = values[[0, -1]] + 0.5 * np.array([values[0] - values[1], values[-1] - values[-2]])
+        middle = (np.cumsum(counts) - 0.5 * counts) / counts.sum()
+        levels, points = np.concatenate([[0], middle, [1]]), np.concatenate([ends[:1], values, ends[1:]])
+        cells = size if size is not None else min(512, max(16, samples.size // 32))
+        table = np.interp(np.linspace(0, 1, cells + 1), levels, points)
+        for end, inner, outside in ((0, 1, samples < table[1]), (-1, -2, samples > table[-2])):
+            if outside.any():
+                table[end] = 2 * samples[outside].mean() - table[inner]
+        return QuantileTable(table)
+
+    @staticmethod
+    def _scaled(values: Array) -> Array:
+        low, high = values[:-1], values[1:]
+        mean = float(np.mean(low + high)) / 2
+        sd = math.sqrt(np.mean((low - mean) ** 2 + (low - mean) * (high - mean) + (high - mean) ** 2) / 3)
+        return _moved(values, mean, sd)
+
+    @cached_property
+    def _knots(self) -> Tensor:
+        return torch.from_numpy(self.values.copy())
+
+    @cached_property
+    def _cells(self) -> tuple[Tensor, Tensor]:
+        return self._knots[:-1].float(), self._knots.diff().float()
+
+    @graph_constant
+    def _drawn(self) -> tuple[Tensor, Tensor]:
+        return self._cells
+
+    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return in_chunks(self._direct, like, generator)
+
+    def _direct(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        low, width = (part.to(like.device) for part in self._drawn())
+        u = sample_uniform(torch.empty_like(like, dtype=torch.float32), generator) * low.numel()
+        cell = u.to(torch.int32).clamp_max(low.numel() - 1)
+        flat = cell.reshape(-1)
+        start, step = low.index_select(0, flat).view(like.shape), width.index_select(0, flat).view(like.shape)
+        return torch.addcmul(start, step, u - cell)
+
+    def cdf(self, z: Tensor) -> Tensor:
+        knots = self._knots.to(z)
+        cell = (torch.searchsorted(knots, z.contiguous(), right=True) - 1).clamp(0, knots.numel() - 2)
+        inside = ((z - knots[cell]) / (knots[cell + 1] - knots[cell])).clamp(0.0, 1.0)
+        return (cell + inside) / (knots.numel() - 1)
+
+    def icdf(self, u: Tensor) -> Tensor:
+        knots = self._knots.to(u)
+        scaled = u * (knots.numel() - 1)
+        cell = scaled.detach().long().clamp(0, knots.numel() - 2)
+        return torch.lerp(knots[cell], knots[cell + 1], scaled - cell)
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        knots = self._knots.to(z)
+        cell = (torch.searchsorted(knots, z.detach().contiguous(), right=True) - 1).clamp(
+            0, knots.numel() - 2
+        )
+        log = -(knots.diff() * (knots.numel() - 1)).log()
+        inside = (z >= knots[0]) & (z <= knots[-1])
+        return torch.where(inside, log[cell] + 0.0 * z, -math.inf)
+
+    def skewness(self) -> float:
+        return self.rule.mean(lambda z: z**3)
+
+    def excess_kurtosis(self) -> float:
+        return self.rule.mean(lambda z: z**4) - 3
+
+    def characteristic(self, t: Tensor) -> Tensor:
+        middle, width = 0.5 * (self._knots[1:] + self._knots[:-1]), self._knots.diff()
+        flat = t.double().reshape(-1, 1)
+        parts = [
+            (torch.exp(1j * part * middle) * torch.sinc(part * width / (2 * math.pi))).mean(-1)
+            for part in flat.split(_rows(middle))
+        ]
+        return torch.cat(parts).view(t.shape)
+
+    def edges(self) -> Tensor:
+        return self._knots
+
+    def support(self) -> tuple[float, float]:
+        return float(self.values[0]), float(self.values[-1])
+
+    def kinks(self) -> tuple[float, ...]:
+        return tuple(self.values.tolist())
+
+    def entropy(self) -> float:
+        return float(np.mean(np.log(np.diff(self.values) * (self.values.size - 1))))
+
+
+def _standardised(where: str, values: Array) -> Array:
+    if values.size < 2 or values[0] == values[-1]:
+        raise ValueError(f"{where}: needs at least two different values, got {values.size} with no spread.")
+    return _moved(values, float(values.mean()), float(values.std()))
+
+
+def _moved(values: Array, mean: float, sd: float) -> Array:
+    """(values - mean) / sd, read-only; left alone if standard already, so that reading back changes no bit."""
+    if abs(mean) > 1e-12 or abs(sd - 1) > 1e-12:
+        values = (values - mean) / sd
+    values.flags.writeable = False
+    return values

@@ -1,0 +1,148 @@
+"""Mixtures of Gaussians: the bimodal noise of a two-state device, and the general one that fits most devices."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pocketbayes.noise.family import Law
+from pocketbayes.noise.gaussian import LOG_SQRT_2PI
+from pocketbayes.noise.inversion import invert
+from pocketbayes.noise.sampling import graph_constant, in_chunks, random_words, sample_normal, sample_signs
+
+_SLOTS = 1 << 14  # equally likely, shared out among the components of a mixture
+
+
+class NormalMixture(Law):
+    """sum_k w_k N(m_k, s_k^2), standardised."""
+
+    @abstractmethod
+    def components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, means and standard deviations, each [K] float64."""
+
+    def cdf(self, z: Tensor) -> Tensor:
+        w, m, s = (part.to(z) for part in self.components())
+        levels: Tensor = torch.special.ndtr((z.unsqueeze(-1) - m) / s)
+        return (w * levels).sum(-1)
+
+    def icdf(self, u: Tensor) -> Tensor:
+        _, m, s = self.components()
+        return invert(self, u, float((m - 40 * s).min()), float((m + 40 * s).max()))
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        w, m, s = (part.to(z) for part in self.components())
+        x = (z.unsqueeze(-1) - m) / s
+        return torch.logsumexp(w.log() - s.log() - LOG_SQRT_2PI - 0.5 * x.square(), -1)
+
+    def skewness(self) -> float:
+        w, m, s = self.components()
+        return float((w * m * (m.square() + 3 * s.square())).sum())
+
+    def excess_kurtosis(self) -> float:
+        w, m, s = self.components()
+        return float((w * (m**4 + 6 * (m * s).square() + 3 * s**4)).sum() - 3)
+
+    def characteristic(self, t: Tensor) -> Tensor:
+        w, m, s = self.components()
+        x = t.double().unsqueeze(-1)
+        return (w * torch.exp(1j * m * x - 0.5 * (s * x).square())).sum(-1)
+
+    def edges(self) -> Tensor:
+        """Around every component, in units of its standard deviation: fine in the middle, coarse in the tails."""
+        _, m, s = self.components()
+        near, far = torch.arange(0, 4, 0.5), torch.tensor([4, 5, 6, 7, 8, 10, 12, 14, 16])
+        steps = torch.cat([near, far]).double()
+        steps = torch.cat([-steps.flip(0), steps[1:]])
+        edges: Tensor = (m.unsqueeze(1) + s.unsqueeze(1) * steps).flatten().unique()
+        return edges
+
+
+@dataclass(frozen=True)
+class Bimodal(NormalMixture):
+    """1/2 N(-m, 1 - m^2) + 1/2 N(m, 1 - m^2), 0 <= m < 1; excess kurtosis -2 m^4."""
+
+    m: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.m < 1:
+            raise ValueError(f"Bimodal: m must be in [0, 1), got {self.m}. For m = 1 use TwoPoint().")
+
+    def components(self) -> tuple[Tensor, Tensor, Tensor]:
+        means = torch.tensor([-self.m, self.m], dtype=torch.float64)
+        return torch.full_like(means, 0.5), means, torch.full_like(means, math.sqrt(1 - self.m**2))
+
+    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return in_chunks(self._direct, like, generator)
+
+    def _direct(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        normal = sample_normal(like, generator).mul(math.sqrt(1 - self.m**2))
+        return normal.add(sample_signs(like, generator), alpha=self.m)
+
+
+@dataclass(frozen=True)
+class GaussianMixture(NormalMixture):
+    """sum_k w_k N(m_k, s_k^2), shifted and scaled on construction to zero mean and unit variance."""
+
+    weights: tuple[float, ...]
+    means: tuple[float, ...]
+    sigmas: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        w, m, s = (self._part(name) for name in ("weights", "means", "sigmas"))
+        if not (len(w) == len(m) == len(s) > 0):
+            raise ValueError(
+                f"GaussianMixture: {len(w)} weights, {len(m)} means, {len(s)} sigmas: give equal numbers."
+            )
+        if min(w) <= 0 or min(s) <= 0:
+            raise ValueError(f"GaussianMixture: weights and sigmas must be positive, got {w} and {s}.")
+        total = math.fsum(w)
+        w = tuple(x / total for x in w) if abs(total - 1) > 1e-12 else w
+        mean = math.fsum(a * b for a, b in zip(w, m, strict=True))
+        sd = math.sqrt(math.fsum(a * (b - mean) ** 2 + a * c**2 for a, b, c in zip(w, m, s, strict=True)))
+        # Left alone if standard already, so that reading back what was written changes no bit.
+        if abs(mean) > 1e-12 or abs(sd - 1) > 1e-12:
+            m, s = tuple((b - mean) / sd for b in m), tuple(c / sd for c in s)
+        for name, value in (("weights", w), ("means", m), ("sigmas", s)):
+            object.__setattr__(self, name, value)
+
+    def _part(self, name: str) -> tuple[float, ...]:
+        given: Sequence[float] = getattr(self, name)
+        values = tuple(float(x) for x in given)
+        if not all(math.isfinite(x) for x in values):
+            raise ValueError(f"GaussianMixture: {name} must be finite, got {values}.")
+        return values
+
+    def components(self) -> tuple[Tensor, Tensor, Tensor]:
+        w, m, s = (torch.tensor(x, dtype=torch.float64) for x in (self.weights, self.means, self.sigmas))
+        return w, m, s
+
+    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return in_chunks(self._direct, like, generator)
+
+    def _direct(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Which component, by 14 random bits, then a normal draw: exact also where the modes are far apart."""
+        words = random_words((like.numel() + 3) // 4, like.device, generator)
+        slot = words.view(torch.int16)[: like.numel()].to(torch.int32).bitwise_and_(_SLOTS - 1)
+        m, s = (part.to(like.device).index_select(0, slot).view(like.shape) for part in self._slots())
+        return torch.addcmul(m, s, sample_normal(like, generator).to(torch.float32))
+
+    @cached_property
+    def _slot_table(self) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations of equally likely slots, standardised after rounding the weights."""
+        w, m, s = self.components()
+        last = (w.cumsum(0) * _SLOTS).round().long()
+        counts = torch.cat([last[:1], last.diff()])
+        m, s = m.repeat_interleave(counts), s.repeat_interleave(counts)
+        mean = m.mean()
+        sd = ((m - mean).square() + s.square()).mean().sqrt()
+        return ((m - mean) / sd).float(), (s / sd).float()
+
+    @graph_constant
+    def _slots(self) -> tuple[Tensor, Tensor]:
+        return self._slot_table
