@@ -1,94 +1,42 @@
-"""Writing files so that nothing is ever half-written, and checkpoints without pickle."""
+"""Writing files so that nothing is ever half-written.  Nothing here needs torch."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
-
-from pocketbayes.errors import ArtifactError
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file that appears whole or not at all: temporary file, fsync, rename."""
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    """Write all of `data` to `path`, or leave what was there: temporary file, fsync, rename, fsync of the folder.
+
+    Raises the OSError it is (a directory, no permission, a full disk), and removes the temporary file.
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"{path}: is a directory. Name a file in it")
+    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)
+            temporary.unlink()
         raise
-    folder = os.open(target.parent, os.O_RDONLY)
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the system lets a folder be opened."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        with contextlib.suppress(OSError):  # some network file systems refuse; the file itself is safe
+            os.fsync(handle)
     finally:
-        os.close(folder)
-
-
-def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
-    """Nested dicts, lists and tuples of tensors, numbers and strings as one safetensors file, atomically."""
-    from safetensors.torch import save
-
-    tensors: dict[str, Tensor] = {}
-    names: dict[Any, str] = {}
-    layout = _pack(tree, tensors, names)
-    if not tensors:
-        tensors["empty"] = torch.zeros(0)
-    write_atomically(path, save(tensors, metadata={"pocketbayes": json.dumps(layout)}))
-
-
-def load_checkpoint(path: str | os.PathLike[str]) -> Any:
-    """What `save_checkpoint` wrote; nothing in the file is executed."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            layout = json.loads((file.metadata() or {})["pocketbayes"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise ArtifactError(
-            f"{path}: not a pocketbayes checkpoint, or a damaged one ({error}). Delete it to start afresh."
-        ) from error
-    return _unpack(layout, tensors)
-
-
-def _pack(tree: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
-    if isinstance(tree, Tensor):
-        # Tied tensors share memory and are written once.
-        key = (tree.data_ptr(), tree.shape, tree.stride(), tree.dtype) if tree.numel() else len(names)
-        if key not in names:
-            names[key] = f"t{len(names)}"
-            tensors[names[key]] = tree.detach().cpu().contiguous()
-        return {"tensor": names[key]}
-    if isinstance(tree, dict):
-        return {"dict": [[_pack(k, tensors, names), _pack(v, tensors, names)] for k, v in tree.items()]}
-    if isinstance(tree, tuple):
-        return {"tuple": [_pack(v, tensors, names) for v in tree]}
-    if isinstance(tree, list):
-        return [_pack(v, tensors, names) for v in tree]
-    if tree is None or isinstance(tree, (bool, int, float, str)):
-        return tree
-    raise TypeError(f"A checkpoint holds tensors, numbers and strings, not {type(tree).__name__}: {tree!r}.")
-
-
-def _unpack(layout: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(layout, list):
-        return [_unpack(v, tensors) for v in layout]
-    if not isinstance(layout, dict):
-        return layout
-    if "tensor" in layout:
-        return tensors[layout["tensor"]]
-    if "tuple" in layout:
-        return tuple(_unpack(v, tensors) for v in layout["tuple"])
-    return {_unpack(k, tensors): _unpack(v, tensors) for k, v in layout["dict"]}
+        os.close(handle)

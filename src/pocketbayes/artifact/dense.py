@@ -1,0 +1,135 @@
+"""Dense weights from a Pocket, for devices without torch: means, standard deviations, draws."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from pocketbayes.artifact.numbers import Array, as_numpy
+from pocketbayes.artifact.pocket import (
+    JSON,
+    Codebook,
+    Fixed,
+    Plain,
+    Pocket,
+    Shared,
+    Signs,
+    Stochastic,
+    Tied,
+    resolve,
+)
+from pocketbayes.errors import ArtifactError
+
+Expand: TypeAlias = Callable[[JSON, tuple[int, ...]], Array]  # (rule, shape) -> mask, True where fixed
+
+
+class Law(NamedTuple):
+    """Mean and standard deviation of every weight of a tensor; sigma is 0 where a weight is fixed."""
+
+    mu: Array  # [*shape]
+    sigma: Array  # [*shape]
+
+
+def law_of(pocket: Pocket, name: str, expand: Expand | None = None) -> Law:
+    """A stochastic tensor's dense (mu, sigma).  `expand` is needed if its fixed weights are given by a rule."""
+    entry = resolve(pocket, name)
+    if isinstance(entry, Plain):
+        return Law(entry.values, np.zeros(entry.shape, as_numpy(entry.dtype)))
+    mu, sigma = free_law(entry, pocket.codebook)
+    if entry.fixed is not None:
+        mask = _mask(entry.fixed, entry.shape, expand, name)
+        mu, sigma = _fill(mask, mu, _constants(entry.fixed)), _fill(mask, sigma, 0.0)
+    kind = as_numpy(entry.dtype)
+    return Law(mu.astype(kind).reshape(entry.shape), sigma.astype(kind).reshape(entry.shape))
+
+
+def free_law(entry: Stochastic, codebook: Codebook | None) -> tuple[Array, Array]:
+    """(mu, sigma) of the free weights, [free].
+
+    A blend has the moments of its mixture: m = sum a_k m_k, v = sum a_k (v_k + m_k^2) - m^2.
+    """
+    if not isinstance(entry, Shared):
+        return entry.mu, entry.sigma
+    assert codebook is not None  # a Pocket with shared entries has one
+    m, v = _blend(entry, codebook)
+    k = len(codebook)
+    both = []
+    for book, outliers, blends in (
+        (codebook.mu, entry.outlier_mu, m),
+        (codebook.sigma, entry.outlier_sigma, np.sqrt(v)),
+    ):
+        values = np.append(book, [0, 0]).astype(book.dtype)[entry.labels]
+        values[entry.labels == k] = outliers
+        values[entry.labels == k + 1] = blends
+        both.append(values)
+    return both[0], both[1]
+
+
+def _blend(entry: Shared, codebook: Codebook) -> tuple[Array, Array]:
+    """Mean and variance of the blended weights, [blends]."""
+    mu, sigma = (part.astype(np.float64)[entry.components] for part in (codebook.mu, codebook.sigma))
+    alphas = entry.alphas.astype(np.float64)
+    m = (alphas * mu).sum(1)
+    return m, (alphas * (sigma**2 + (mu - m[:, None]) ** 2)).sum(1)  # the same v, without cancellation
+
+
+def _mask(fixed: Fixed, shape: tuple[int, ...], expand: Expand | None, name: str) -> Array:
+    if not isinstance(fixed.mask, dict):
+        return fixed.mask.reshape(-1)
+    if expand is None:
+        raise ArtifactError(
+            f"{name}: its fixed weights follow the rule {fixed.mask}. Pass expand= to apply it"
+        )
+    mask = np.asarray(expand(fixed.mask, shape), bool)
+    if mask.shape != shape or int(np.count_nonzero(mask)) != fixed.count:
+        raise ArtifactError(f"{name}: the rule {fixed.mask} should fix {fixed.count} weights of {shape}")
+    return mask.reshape(-1)
+
+
+def _constants(fixed: Fixed) -> Array | float:
+    if isinstance(fixed.values, Signs):
+        return np.where(fixed.values.positive, fixed.values.scale, -fixed.values.scale)
+    return fixed.values
+
+
+def _fill(mask: Array, free: Array, constants: Array | float) -> Array:
+    values = np.empty(mask.size, free.dtype)
+    values[~mask] = free
+    values[mask] = constants
+    return values
+
+
+def mean_weights(pocket: Pocket, expand: Expand | None = None) -> dict[str, Array]:
+    """Every tensor at its mean; a tied name is the same array as its owner."""
+    return _each(pocket, lambda name: law_of(pocket, name, expand).mu)
+
+
+def sample_weights(pocket: Pocket, seed: int, expand: Expand | None = None) -> dict[str, Array]:
+    """One draw w = mu + sigma z of every tensor, z Gaussian and independent.
+
+    The draw of a tensor depends on the seed and its name alone (for one version of numpy).
+    """
+    if pocket.noise.get("family", "Gaussian") != "Gaussian" or pocket.options.get("tied_draws", False):
+        raise ArtifactError(
+            "sample_weights draws independent Gaussian noise, and this file asks for another kind"
+        )
+
+    def draw(name: str) -> Array:
+        mu, sigma = law_of(pocket, name, expand)
+        if isinstance(resolve(pocket, name), Plain):
+            return mu
+        z = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(mu.shape, np.float32)
+        return (mu + sigma * z).astype(mu.dtype)
+
+    return _each(pocket, draw)
+
+
+def _each(pocket: Pocket, values: Callable[[str], Array]) -> dict[str, Array]:
+    owned = {name: values(name) for name, entry in pocket.tensors.items() if not isinstance(entry, Tied)}
+    return {
+        name: owned[entry.target] if isinstance(entry, Tied) else owned[name]
+        for name, entry in pocket.tensors.items()
+    }

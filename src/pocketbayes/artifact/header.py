@@ -1,0 +1,209 @@
+"""The header: a JSON object with a row for each tensor, checked field by field before anything is allocated."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from pocketbayes.artifact.codec import MAX_TABLES
+from pocketbayes.artifact.numbers import DTYPES, is_code, is_float
+from pocketbayes.artifact.pocket import JSON, MAX_BLEND, MAX_CODEBOOK, Pocket, Precision
+from pocketbayes.errors import ArtifactError
+
+MAX_DIMENSIONS = 32
+_NOTES: dict[str, Any] = {"library": "", "noise": {}, "architecture": "", "options": {}, "metadata": {}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One tensor: [name, kind, shape, dtype, code or more], or [name, "t", target]."""
+
+    name: str
+    kind: str  # p plain, n normal, s shared, t tied
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    code: str = ""
+    target: str = ""
+    more: JSON = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def free(self) -> int:
+        return self.size - int(self.more.get("fixed", {}).get("count", 0))
+
+    @property
+    def blend(self) -> int:
+        return int(self.more.get("blend", 0))
+
+    @property
+    def masked(self) -> bool:
+        """Whether its mask lies in the file."""
+        return "fixed" in self.more and "rule" not in self.more["fixed"]
+
+    def as_json(self) -> list[Any]:
+        if self.kind == "t":
+            return [self.name, "t", self.target]
+        start = [self.name, self.kind, list(self.shape), self.dtype]
+        return [*start, self.code] if self.kind == "p" else [*start, self.more] if self.more else start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the JSON says, checked."""
+
+    rows: list[Row]
+    extras: list[Row]
+    precision: Precision
+    codebook: int  # K, 0 without one
+    tables: int
+    notes: JSON  # library, noise, architecture, options, metadata
+
+
+def write(pocket: Pocket, rows: list[Row], extras: list[Row], tables: int) -> bytes:
+    """The header's JSON; what is empty is left out."""
+    at = pocket.precision
+    found: JSON = {name: getattr(pocket, name) for name in _NOTES}
+    found |= {
+        "precision": [at.plain, at.mu, at.sigma],
+        "codebook": len(pocket.codebook or ()),
+        "tables": tables,
+    }
+    found |= {"extras": [row.as_json() for row in extras], "tensors": [row.as_json() for row in rows]}
+    try:
+        kept = {key: value for key, value in found.items() if value or key == "tensors"}
+        return json.dumps(kept, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"header: names, noise, architecture, options and metadata must be JSON: {error}"
+        ) from error
+
+
+def parse(text: bytes, max_weights: int) -> Header:
+    """The header of a file with at most `max_weights` elements."""
+    found = _json(text)
+    notes = {name: found.pop(name, empty) for name, empty in _NOTES.items()}
+    for name in ("noise", "options", "metadata"):
+        _need(type(notes[name]) is dict, f"{name} must be an object")
+    _need(type(notes["library"]) is str, "library must be a string")
+    _need(type(notes["architecture"]) in (str, dict), "architecture must be a string or an object")
+    bits = found.pop("precision", None)
+    _need(type(bits) is list and len(bits) == 3, "precision must be three numbers")
+    precision = Precision(plain=bits[0], mu=bits[1], sigma=bits[2])
+    codebook, tables = found.pop("codebook", 0), found.pop("tables", 0)
+    _need(_whole(codebook, MAX_CODEBOOK), f"codebook must be 0..{MAX_CODEBOOK}")
+    _need(_whole(tables, MAX_TABLES), f"tables must be 0..{MAX_TABLES}")
+    rows, extras = _rows(found.pop("tensors", None)), _rows(found.pop("extras", []))
+    _need(all(row.kind == "p" for row in extras), "extras must be plain")
+    _need(not found, f"unknown field {next(iter(found), '')!r}")
+    total = sum(math.prod(max(d, 1) for d in row.shape) for row in rows + extras if row.kind != "t")
+    if total > max_weights:
+        raise ArtifactError(
+            f"header: {total} elements, more than max_weights = {max_weights}. Raise it if you trust the file"
+        )
+    return Header(
+        rows=rows, extras=extras, precision=precision, codebook=codebook, tables=tables, notes=notes
+    )
+
+
+def _json(text: bytes) -> JSON:
+    try:
+        found = json.loads(text.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"header: not JSON ({error})") from error
+    _need(type(found) is dict, "must be a JSON object")
+    return dict(found)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _need(holds: bool, what: str) -> None:
+    if not holds:
+        raise ArtifactError(f"header: {what}")
+
+
+def _whole(value: object, top: int) -> bool:
+    return type(value) is int and 0 <= value <= top
+
+
+def _rows(found: object) -> list[Row]:
+    _need(type(found) is list, "tensors and extras must be lists")
+    assert isinstance(found, list)
+    rows = [_row(item) for item in found]
+    _need(len({row.name for row in rows}) == len(rows), "a name occurs twice")
+    return rows
+
+
+def _row(item: object) -> Row:
+    _need(
+        type(item) is list and 3 <= len(item) <= 5 and type(item[0]) is str, "a row must be [name, kind, ...]"
+    )
+    assert isinstance(item, list)
+    name, kind = item[0], item[1]
+    if kind == "t":
+        _need(len(item) == 3 and type(item[2]) is str, f"{name}: a tie must name its owner")
+        return Row(name=name, kind="t", target=item[2])
+    _need(kind in ("p", "n", "s") and len(item) >= 4, f"{name}: unknown kind {kind!r}")
+    shape, dtype = item[2], item[3]
+    _need(
+        type(shape) is list and len(shape) <= MAX_DIMENSIONS,
+        f"{name}: a shape has at most {MAX_DIMENSIONS} sizes",
+    )
+    _need(all(_whole(d, 1 << 62) for d in shape), f"{name}: sizes must be whole numbers, got {shape}"[:200])
+    _need(type(dtype) is str and dtype in DTYPES, f"{name}: unknown type {dtype!r}"[:200])
+    row = Row(name=name, kind=kind, shape=tuple(shape), dtype=dtype)
+    return _plain(row, item[4:]) if kind == "p" else _stochastic(row, item[4:])
+
+
+def _plain(row: Row, rest: list[Any]) -> Row:
+    _need(len(rest) == 1 and is_code(rest[0]) and rest[0][0] != "p", f"{row.name}: needs a code")
+    code = rest[0]
+    groups = {"bool": "t", "complex64": "c", "complex128": "c"}
+    expected = groups.get(row.dtype, "fbh" if is_float(row.dtype) else "iu")
+    _need(code[0] in expected, f"{row.name}: {row.dtype} cannot be stored as {code}")
+    return Row(name=row.name, kind="p", shape=row.shape, dtype=row.dtype, code=code)
+
+
+def _stochastic(row: Row, rest: list[Any]) -> Row:
+    more = rest[0] if rest else {}
+    _need(type(more) is dict and set(more) <= {"blend", "fixed", "prior"}, f"{row.name}: unknown options")
+    if "blend" in more:
+        _need(
+            row.kind == "s" and _whole(more["blend"], MAX_BLEND) and more["blend"] > 0,
+            f"{row.name}: bad blend",
+        )
+    if "fixed" in more:
+        _check_fixed(more["fixed"], row)
+    if "prior" in more:
+        prior = more["prior"]
+        fine = type(prior) is dict and set(prior) == {"mu", "sigma"}
+        _need(fine, f"{row.name}: a prior has mu and sigma")
+        _need(_number(prior["mu"], "fh") and _number(prior["sigma"], "fp"), f"{row.name}: bad prior")
+    return Row(name=row.name, kind=row.kind, shape=row.shape, dtype=row.dtype, more=more)
+
+
+def _number(value: object, codes: str) -> bool:
+    """A float, or the code of an array."""
+    return type(value) is float or (isinstance(value, str) and is_code(value) and value[0] in codes)
+
+
+def _check_fixed(fixed: object, row: Row) -> None:
+    _need(type(fixed) is dict, f"{row.name}: fixed must be an object")
+    assert isinstance(fixed, dict)
+    values = set(fixed) - {"count", "rule"}
+    _need(
+        len(values) == 1 and values < {"signs", "code", "value"},
+        f"{row.name}: fixed needs signs, code or value",
+    )
+    _need(_whole(fixed.get("count"), row.size), f"{row.name}: more weights fixed than there are")
+    _need(type(fixed.get("rule", {})) is dict, f"{row.name}: a rule must be an object")
+    for key in values & {"signs", "value"}:
+        _need(type(fixed[key]) is float, f"{row.name}: {key} must be a number with a decimal point")
+    if "code" in fixed:
+        _need(_number(fixed["code"], "fbh") and type(fixed["code"]) is str, f"{row.name}: bad code")

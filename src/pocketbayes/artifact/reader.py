@@ -1,0 +1,247 @@
+"""The bytes of a pocket file as a Pocket.  Needs numpy and constriction only."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pocketbayes.artifact import codec, context, header, numbers
+from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, read_file, sizes_of
+from pocketbayes.artifact.header import Row
+from pocketbayes.artifact.numbers import Array
+from pocketbayes.artifact.pocket import (
+    ALPHA_STEPS,
+    Codebook,
+    Entry,
+    Fixed,
+    Normal,
+    Plain,
+    Pocket,
+    Prior,
+    Shared,
+    Signs,
+    Tied,
+    check,
+    check_law,
+)
+from pocketbayes.errors import ArtifactError
+
+MAX_WEIGHTS = 1 << 28
+
+
+class Parsed(NamedTuple):
+    """A file taken apart: what it means, and how its labels were coded."""
+
+    pocket: Pocket
+    coded: codec.Coded
+    sizes: dict[str, int]  # bytes by section
+
+
+def decode(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS) -> Pocket:
+    """The Pocket in a file, or in its bytes.  Raises ArtifactError for anything but a whole, sane file.
+
+    Memory is bounded by the file's length, its header's limit and `max_weights` elements.
+    """
+    return parse(source, max_weights=max_weights).pocket
+
+
+def parse(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS) -> Parsed:
+    """What `decode` gives, with the tables of the label streams and the sizes of the sections."""
+    data, where = (source, "data") if isinstance(source, bytes) else (read_file(source), str(source))
+    parts = disassemble(data, where)
+    head = header.parse(inflate(parts.get("HEAD", b""), MAX_HEADER, f"{where}, header"), max_weights)
+    reader = _Reader(parts, head, where)
+    codebook = reader.codebook()
+    coded, labels, components = reader.labels(codebook)
+    streams = zip(labels, components, strict=True)
+    tensors = {row.name: reader.entry(row, codebook, streams) for row in head.rows}
+    extras = {row.name: reader.plain("XTRA", row).values for row in head.extras}
+    reader.finish()
+    pocket = Pocket(tensors=tensors, codebook=codebook, extras=extras, precision=head.precision, **head.notes)
+    check(pocket)
+    return Parsed(pocket, coded, sizes_of(len(data), parts))
+
+
+class _Reader:
+    """Takes arrays off the sections, front to back."""
+
+    def __init__(self, parts: dict[str, memoryview], head: header.Header, where: str) -> None:
+        masks = sum((row.size + 7) // 8 for row in head.rows if row.masked)
+        self.parts: dict[str, bytes | memoryview] = dict(parts)
+        self.parts["MASK"] = inflate(parts.get("MASK", b""), masks, f"{where}, MASK")
+        self.offset = dict.fromkeys(self.parts, 0) | {"HEAD": len(parts.get("HEAD", b""))}
+        self.head, self.where = head, where
+
+    def take(self, tag: str, size: int, what: str) -> bytes | memoryview:
+        """The next `size` bytes of a section."""
+        part, start = self.parts.get(tag, b""), self.offset.get(tag, 0)
+        if start + size > len(part):
+            raise ArtifactError(f"{self.where}: section {tag} ends within {what}")
+        self.offset[tag] = start + size
+        return part[start : start + size]
+
+    def array(self, tag: str, code: str, shape: tuple[int, ...], dtype: str, what: str) -> Array:
+        data = self.take(tag, numbers.nbytes(code, math.prod(shape)), what)
+        return numbers.read(data, code, shape, dtype, f"{self.where}, {what}")
+
+    def finish(self) -> None:
+        for tag, part in self.parts.items():
+            if self.offset.get(tag, 0) != len(part):
+                raise ArtifactError(
+                    f"{self.where}: section {tag} has {len(part) - self.offset[tag]} bytes too many"
+                )
+
+    def law(self, tag: str, size: int, what: str) -> tuple[Array, Array]:
+        at = self.head.precision
+        mu, sigma = (
+            self.array(tag, code, (size,), "float64" if code == "f8" else "float32", what)
+            for code in (at.mu_code, at.sigma_code)
+        )
+        return mu, sigma
+
+    def codebook(self) -> Codebook | None:
+        if not self.head.codebook:
+            return None
+        mu, sigma = self.law("CODE", self.head.codebook, "the codebook")
+        check_law(mu, sigma, self.head.codebook, f"{self.where}, codebook")  # contexts depend on it
+        return Codebook(mu=mu, sigma=sigma)
+
+    def labels(self, codebook: Codebook | None) -> tuple[codec.Coded, list[Array], list[Array]]:
+        """(tables, labels of each shared tensor, components of its blends [blends, k])."""
+        rows = [row for row in self.head.rows if row.kind == "s"]
+        if codebook is None:
+            if rows:
+                raise ArtifactError(f"{self.where}: {rows[0].name} is shared, but there is no codebook")
+            return codec.Coded([], np.zeros((0, 0), np.uint8), np.zeros(0, np.uint32)), [], []
+        layers = [codec.layer_of(row.shape, row.free) for row in rows]
+        blended = any(row.blend for row in rows)
+        coded = self._coded(layers + [codec.Layer(0, (1, 1))] * blended)
+        decoder = codec.Decoder(coded, context.levels_of(codebook.mu))
+        labels = [decoder.layer(layer, g) for layer, g in zip(layers, coded.groupings, strict=False)]
+        counts = [int(np.count_nonzero(part == len(codebook) + 1)) for part in labels]
+        components = [np.zeros((0, 0), decoder.dtype)] * len(rows)
+        if blended:
+            self._check_blends(rows, counts)
+            sizes = [count * row.blend for count, row in zip(counts, rows, strict=True)]
+            together = decoder.take(sum(sizes), coded.groupings[-1].tables[0])
+            pieces = np.split(together, list(itertools.accumulate(sizes))[:-1])
+            components = [
+                part.reshape(count, row.blend) for part, count, row in zip(pieces, counts, rows, strict=True)
+            ]
+        decoder.finish()
+        return coded, labels, components
+
+    def _check_blends(self, rows: list[Row], counts: list[int]) -> None:
+        """Before components are taken off the stream: their weights must be there."""
+        need = sum(2 * count * max(row.blend - 1, 0) for count, row in zip(counts, rows, strict=True))
+        if need != len(self.parts.get("BLND", b"")):
+            raise ArtifactError(f"{self.where}: section BLND should have {need} bytes")
+
+    def _coded(self, layers: list[codec.Layer]) -> codec.Coded:
+        """Steps, table numbers and tables of these layers, and the stream's words."""
+        symbols, count = self.head.codebook + context.ESCAPES, self.head.tables
+        limit = (2 + context.CONTEXTS) * len(layers) + symbols * count
+        data = inflate(self.parts.get("FREQ", b""), limit, f"{self.where}, FREQ")
+        self.offset["FREQ"] = len(self.parts.get("FREQ", b""))
+        groupings, start = [], 0
+        for layer in layers:
+            step = int.from_bytes(data[start : start + 2], "little")
+            ids = tuple(data[start + 2 : start + 2 + (context.CONTEXTS if step else 1)])
+            start += 2 + len(ids)
+            if step > context.MAX_STEP or (step and layer.kernel == (1, 1)) or not ids or max(ids) >= count:
+                raise ArtifactError(f"{self.where}: section FREQ gives a layer step {step} and tables {ids}")
+            groupings.append(codec.Grouping(step, ids))
+        if len(data) != start + symbols * count:
+            raise ArtifactError(
+                f"{self.where}: section FREQ does not hold {count} tables of {symbols} symbols"
+            )
+        tables = np.frombuffer(data, np.uint8, offset=start).reshape(symbols, count).T
+        return codec.Coded(groupings, np.ascontiguousarray(tables), self._words())
+
+    def _words(self) -> Array:
+        part = self.parts.get("LABL", b"")
+        if len(part) % 4:
+            raise ArtifactError(f"{self.where}: section LABL is not made of 32-bit words")
+        self.offset["LABL"] = len(part)
+        return np.frombuffer(part, "<u4")
+
+    def entry(self, row: Row, codebook: Codebook | None, streams: Iterator[tuple[Array, Array]]) -> Entry:
+        if row.kind == "t":
+            return Tied(target=row.target)
+        if row.kind == "p":
+            return self.plain("PLAN", row)
+        if row.kind == "n":
+            mu, sigma = self.law("NORM", row.free, row.name)
+            return Normal(shape=row.shape, mu=mu, sigma=sigma, dtype=row.dtype, **self.parts_of(row))
+        labels, components = next(streams)
+        k = self.head.codebook
+        mu, sigma = self.law("OUTL", int(np.count_nonzero(labels == k)), row.name)
+        return Shared(
+            shape=row.shape,
+            labels=labels,
+            outlier_mu=mu,
+            outlier_sigma=sigma,
+            components=components,
+            alphas=self.alphas(components.shape, row.name),
+            dtype=row.dtype,
+            **self.parts_of(row),
+        )
+
+    def plain(self, tag: str, row: Row) -> Plain:
+        values = self.array(tag, row.code, row.shape, row.dtype, row.name)
+        if row.code[0] in "hp" and not np.isfinite(values).all():
+            raise ArtifactError(f"{self.where}: {row.name} has a short float that is not finite")
+        usual = not numbers.is_float(row.dtype) or row.code == f"h{self.head.precision.plain}"
+        usual = usual or row.code == numbers.plain_code(values, row.dtype, self.head.precision.plain)
+        return Plain(values=values, dtype=row.dtype, bits=None if usual else numbers.bits_of(row.code))
+
+    def alphas(self, shape: tuple[int, int], name: str) -> Array:
+        if not shape[0]:
+            return np.zeros(shape, np.float32)
+        steps = self.array("BLND", "u2", (shape[0], shape[1] - 1), "int64", name)
+        last = ALPHA_STEPS - steps.sum(1, keepdims=True)
+        if (last < 0).any():
+            raise ArtifactError(f"{self.where}: {name} has a blend whose weights exceed one")
+        return (np.concatenate([steps, last], axis=1) / ALPHA_STEPS).astype(np.float32)
+
+    def parts_of(self, row: Row) -> dict[str, Any]:
+        """The fixed weights and the prior of a stochastic tensor."""
+        return {"fixed": self.fixed(row), "prior": self.prior(row)}
+
+    def fixed(self, row: Row) -> Fixed | None:
+        found = row.more.get("fixed")
+        if found is None:
+            return None
+        count = int(found["count"])
+        mask = found["rule"] if "rule" in found else self.array("MASK", "t1", row.shape, "bool", row.name)
+        if "signs" in found:
+            signs = self.array("FIXD", "t1", (count,), "bool", row.name)
+            values: float | Signs | Array = Signs(scale=found["signs"], positive=signs)
+        elif "code" in found:
+            dtype = "float64" if found["code"] == "f8" else "float32"
+            values = self.array("FIXD", found["code"], (count,), dtype, row.name)
+        else:
+            values = float(found["value"])
+        fixed = Fixed(mask=mask, values=values, count=count)
+        if fixed.count != count:
+            raise ArtifactError(
+                f"{self.where}: {row.name} says {count} fixed weights, its mask has {fixed.count}"
+            )
+        return fixed
+
+    def prior(self, row: Row) -> Prior | None:
+        found = row.more.get("prior")
+        if found is None:
+            return None
+        parts = {
+            key: value
+            if isinstance(value, float)
+            else self.array("PRIO", value, (row.free,), "float64" if value == "f8" else "float32", row.name)
+            for key, value in found.items()
+        }
+        return Prior(**parts)

@@ -1,0 +1,90 @@
+"""Bytes are law: what version 1 wrote can be read for ever, and what is written today is what version 1 wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import struct
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from pocketbayes.artifact import VERSION, Plain, Shared, decode, encode
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DIGESTS = {
+    "v1/dense.pocket": "bca29ec02d82a75c6b5483575b1b199e84d35853c138828b51961ced54b94246",
+    "v1/plain.pocket": "7f23a97022982fe524712a64be116ed4ea0f633632f2a674b9ade951407b0b35",
+    "v1/shared.pocket": "65fa87a8b57cd2fb5e4edd9e2655d9bdb1828d988bd814556573dcd46cd4cf3e",
+    "v1/shared_float32.pocket": "5999a2504de3f5dc6e5b23f6764ffa925a773c0a297baa3294496a767f741f14",
+}
+NAMES = [name for name in DIGESTS if name.startswith(f"v{VERSION}/")]
+
+
+def makers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_golden", GOLDEN / "make_golden.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def inflated(data: bytes) -> dict[bytes, bytes]:
+    """The sections with deflated ones inflated: these do not depend on the zlib at hand."""
+    (count,) = struct.unpack("<I", data[16:20])
+    offset, found = 20 + 16 * count, {}
+    for i in range(count):
+        tag, size = struct.unpack("<4sQ", data[20 + 16 * i : 32 + 16 * i])
+        part = data[offset : offset + size]
+        found[tag] = zlib.decompress(part[4:]) if tag in (b"HEAD", b"FREQ", b"MASK") else part
+        offset += size
+    return found
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_golden_file_was_not_touched(name: str) -> None:
+    assert hashlib.sha256((GOLDEN / name).read_bytes()).hexdigest() == DIGESTS[name]
+
+
+def test_every_golden_file_is_listed() -> None:
+    assert {f"{path.parent.name}/{path.name}" for path in GOLDEN.glob("v*/*.pocket")} == set(DIGESTS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_do_not_change_without_a_new_version(name: str) -> None:
+    golden = (GOLDEN / name).read_bytes()
+    written = encode(makers().MAKERS[Path(name).stem]()).data
+    assert inflated(written) == inflated(golden), (
+        "the format changed: raise VERSION and add golden files for it"
+    )
+    if "ng" not in zlib.ZLIB_RUNTIME_VERSION:  # zlib-ng deflates the same bytes to others
+        assert written == golden
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_golden_file_is_read_and_written_again_bit_by_bit(name: str) -> None:
+    golden = (GOLDEN / name).read_bytes()
+    again = encode(decode(GOLDEN / name)).data
+    assert inflated(again) == inflated(golden)
+
+
+def test_golden_numbers_are_what_they_were() -> None:
+    pocket = decode(GOLDEN / "v1" / "shared.pocket")
+    conv, matrix = pocket.tensors["conv.weight"], pocket.tensors["fc.weight"]
+    assert isinstance(conv, Shared)
+    assert isinstance(matrix, Shared)
+    assert pocket.codebook is not None
+    made = makers().shared()
+    assert (conv.labels == made.tensors["conv.weight"].labels).all()
+    assert (matrix.labels == made.tensors["fc.weight"].labels).all()
+    assert np.allclose(pocket.codebook.mu, made.codebook.mu, rtol=2.0**-11, atol=0)
+    assert np.allclose(matrix.alphas, made.tensors["fc.weight"].alphas, rtol=0, atol=2.0**-16)
+    plain = decode(GOLDEN / "v1" / "plain.pocket").tensors
+    assert isinstance(plain["steps"], Plain)
+    assert plain["steps"].values == 78200
+    assert isinstance(plain["mask"], Plain)
+    assert plain["mask"].values[0, 1] == -np.inf
