@@ -22,12 +22,20 @@ _HOME = {
     "kl_divergence": "train",
     "nelbo": "train",
     "fit": "train",
+    "sensitivity": "sharing.sensitivity",
+    "laplace_sigma": "sharing.sensitivity",
+    "share": "sharing.share",
+    "Rate": "sharing.rate",
+    "Paper": "sharing.share",
     "predict": "prediction",
     "evaluate": "prediction",
     "Predictive": "prediction",
     "Regression": "prediction",
+    "save": "artifact.store",
+    "load": "artifact.store",
+    "read": "artifact.store",
 }
-_MODULES = ("noise", "likelihood", "metrics", "errors")
+_MODULES = ("noise", "likelihood", "sharing", "metrics", "artifact", "data", "nets", "errors")
 
 __all__ = [*_HOME, *_MODULES]
 

@@ -21,10 +21,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from pocketbayes import randomness
 from pocketbayes.ensemble import unwrap
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
-from pocketbayes.files import load_checkpoint, save_checkpoint
+from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.draws import mix, one_draw
-from pocketbayes.posterior.weights import PrivateWeight, kl_of, require_bayesian
+from pocketbayes.posterior.weights import StochasticWeight, kl_of, require_bayesian
 from pocketbayes.prediction import evaluate
 from pocketbayes.progress import bar
 
@@ -161,6 +161,7 @@ def fit(
     checkpoint_seconds: float = 60.0,
     seed: int = 0,
     progress: bool = True,
+    on_step: Callable[[float], None] | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> History:
     """Train the posterior: minimise mean NLL + (beta / num_data) KL over the loader's batches.
@@ -182,6 +183,7 @@ def fit(
         clip: largest norm of the gradient.  accumulate: batches a step.  autocast: e.g. `torch.bfloat16`.
         patience: stop after so many epochs without a better validation NLL, counted once beta has reached its end.
         checkpoint: a file, written at every epoch and every `checkpoint_seconds`.
+        on_step: called after each step with the share of all steps done.  on_epoch: called with each finished epoch.
     """
     require_bayesian(model)
     settings = Settings(
@@ -199,6 +201,7 @@ def fit(
         seed=seed,
     )
     run = _Run(model, loader, settings, likelihood, optimizer, schedule, autocast, validation, checkpoint)
+    run.on_step = on_step
     with randomness.forked():
         return run.go(checkpoint_seconds, progress, on_epoch)
 
@@ -232,6 +235,7 @@ class _Run:
         self.best_nll, self.bad_epochs = math.inf, 0
         self.best: dict[str, Tensor] | None = None
         self.epoch_nll: list[float] = []
+        self.on_step: Callable[[float], None] | None = None
 
     def _cosine(self) -> LRScheduler:
         total = self.settings.epochs * self.steps_per_epoch
@@ -300,6 +304,9 @@ class _Run:
         self.batch += 1
         if self.batch % settings.accumulate == 0:
             self._step()
+            if self.on_step is not None:
+                done = self.epoch * self.steps_per_epoch + self.batch // settings.accumulate
+                self.on_step(done / (settings.epochs * self.steps_per_epoch))
         return nll_sum / settings.samples, kl.item()
 
     def _step(self) -> None:
@@ -450,7 +457,8 @@ def _require_same(path: Path, tree: Any, settings: Settings, model: nn.Module) -
 
 def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settings) -> list[dict[str, Any]]:
     """Two groups: everything, and the rhos, which want a learning rate of their own."""
-    rhos = {id(m.rho) for m in model.modules() if isinstance(m, PrivateWeight)}
+    weights = [m for m in model.modules() if isinstance(m, StochasticWeight)]
+    rhos = {id(p) for m in weights for name, p in m.named_parameters() if name.split(".")[-1] == "rho"}
     everything = [p for p in (*model.parameters(), *likelihood.parameters()) if p.requires_grad]
     return [
         {"params": [p for p in everything if id(p) not in rhos], "lr": settings.lr},

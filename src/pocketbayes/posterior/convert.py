@@ -240,12 +240,12 @@ def to_deterministic(model: nn.Module, seed: int | None = None) -> nn.Module:
         key = id(site.weight)
         if key not in parameters:
             parameters[key] = nn.Parameter(values[key], requires_grad=site.original.requires_grad)
-        _unregister(site.owner, site.name, parameters[key])
+        unregister(site.owner, site.name, parameters[key])
     _remove_hooks(plain)
     return plain
 
 
-def _unregister(owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
+def unregister(owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
     """Put a parameter back in place of its parametrizations.
 
     Not `remove_parametrizations`, which deletes the property from a class that copies of the module share.

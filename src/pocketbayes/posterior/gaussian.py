@@ -22,8 +22,9 @@ def sigma_from_rho(rho: Tensor) -> Tensor:
 
 
 def rho_from_sigma(sigma: Tensor) -> Tensor:
-    """The inverse of softplus, without cancellation: rho = sigma + ln(1 - exp(-sigma))."""
-    return sigma + torch.log(-torch.expm1(-sigma))
+    """The inverse of softplus, without cancellation: rho = sigma + ln(1 - exp(-sigma)), found in float64."""
+    exact = sigma.double()
+    return (exact + torch.log(-torch.expm1(-exact))).to(sigma.dtype)
 
 
 def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:

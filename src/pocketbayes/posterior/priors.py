@@ -67,6 +67,16 @@ class Pretrained(Prior):
         return weight.detach().clone()
 
 
+@dataclass(frozen=True, eq=False)
+class FixedPrior(Prior):
+    """N(m, s^2) with means given as a tensor, or zero."""
+
+    at: Tensor | None = None
+
+    def mean(self, weight: Tensor) -> Tensor | None:
+        return None if self.at is None else self.at.to(weight)
+
+
 @dataclass(frozen=True)
 class Constant:
     """Every weight starts with the same sigma."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from pocketbayes.noise import Noise
+from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draw, Draws, MeanDraw
 from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
 
@@ -23,6 +23,7 @@ class StochasticWeight(nn.Module, ABC):
     """A parametrization whose value is a draw w = mu + sigma z of one tensor of weights."""
 
     status: ClassVar[str]  # what `describe` calls it
+    prior_sigma: float
 
     def __init__(self, *, index: int, draws: Draws, noise: Noise) -> None:
         super().__init__()
@@ -80,8 +81,8 @@ class PrivateWeight(StochasticWeight):
 
     def kl(self, original: Tensor) -> Tensor:
         prior = Gaussian(0.0 if self.prior_mu is None else self.prior_mu, self.prior_sigma)
-        shape_term = self.noise.negentropy() * original.numel()
-        return kl_divergence(self.gaussian(original), prior).sum() + shape_term
+        q = self.gaussian(original)
+        return kl_divergence(q, prior).sum() + shape_total(self.noise, *q)
 
     # Not a buffer: `.to(bfloat16)` would round it and DistributedDataParallel would send it at every step.
     def get_extra_state(self) -> Tensor:
@@ -112,9 +113,12 @@ class Site(NamedTuple):
         return self.weight.gaussian(self.original)
 
 
-def sites(model: nn.Module) -> Iterator[Site]:
-    """Every place where a stochastic weight is read, ties included, in the order of the modules."""
-    for prefix, module in model.named_modules():
+def sites(model: nn.Module, *, every_name: bool = False) -> Iterator[Site]:
+    """Every place where a stochastic weight is read, ties included, in the order of the modules.
+
+    With `every_name`, also once more for each further name of a module that is registered under several.
+    """
+    for prefix, module in model.named_modules(remove_duplicate=not every_name):
         if not parametrize.is_parametrized(module):
             continue
         assert isinstance(module.parametrizations, nn.ModuleDict)

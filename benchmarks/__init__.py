@@ -1,0 +1,1 @@
+"""Speed and size beside peers and limits: read ratios, the machine is shared and noisy."""

@@ -1,0 +1,88 @@
+"""How much the data care about each weight: the sensitivity of stage 1, and the posterior widths that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pocketbayes import randomness
+from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
+from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
+from pocketbayes.posterior.draws import mean_weights
+from pocketbayes.posterior.priors import FanIn, Scale, scale_of
+from pocketbayes.posterior.weights import sites
+from pocketbayes.progress import track
+
+
+def sensitivity(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
+    batches: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> dict[str, Tensor]:
+    """g_i = E (d NLL / d mu_i)^2 over minibatches, times the batch size: an estimate of the diagonal Fisher information.
+
+    For every weight by parameter name, at the means of the weights, with norms in evaluation mode.  At a minimum of the
+    loss examples' gradients average out, so the square of a batch's mean gradient, times its size, is that of one
+    example in expectation.
+    """
+    likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
+    weights = _weights(model)
+    total = {name: torch.zeros_like(w) for name, w in weights.items()}
+    seen, was_training, device = 0, model.training, next(model.parameters()).device
+    model.eval()
+    try:
+        with randomness.forked(), mean_weights(model):
+            randomness.seed_all(seed)
+            for raw in track(islice(loader, batches), "sensitivity", enabled=progress):
+                batch = unpack(raw, device)
+                loss = likelihood.nll(model(*batch.args, **batch.kwargs), batch.target).mean()
+                gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+                for name, gradient in zip(weights, gradients, strict=True):
+                    if gradient is not None:
+                        total[name] += gradient.square() * batch.size
+                seen += 1
+    finally:
+        model.train(was_training)
+    if seen == 0:
+        raise ValueError("The loader to measure sensitivity on is empty. Pass one with at least one batch.")
+    return {name: (g / seen).detach() for name, g in total.items()}
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are, or would be, stochastic: their means, by name."""
+    stochastic = {site.path: site.original for site in sites(model)}
+    if stochastic:
+        return stochastic
+    plain = parameters_with_owners(model)
+    return {
+        p.path: p.tensor for p in plain if reason_to_skip(p, where=None, biases=False, norms=False) is None
+    }
+
+
+def laplace_sigma(
+    model: nn.Module,
+    information: dict[str, Tensor],
+    num_data: int,
+    *,
+    prior: Scale = FanIn(1.0),
+    temperature: float = 1.0,
+) -> dict[str, Tensor]:
+    """sigma_i^2 = T / (N F_i + 1 / s^2): the widths of a diagonal Laplace posterior, by parameter name.
+
+    `information` is what `sensitivity` returns for the trained network; give the result to `bayesianize(sigma=...)`.
+    """
+    if not temperature > 0:
+        raise ValueError(f"laplace_sigma: temperature must be positive, got {temperature}.")
+    found = {}
+    for name, fisher in information.items():
+        precision = num_data * fisher + scale_of(prior, fisher) ** -2
+        found[name] = (temperature / precision).sqrt()
+    return found

@@ -1,0 +1,329 @@
+"""`share`: stages 1 and 2 of weight sharing on a model, in place: the paper's mixture, or rate and distortion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from pocketbayes.posterior.convert import unregister
+from pocketbayes.posterior.weights import (
+    PrivateWeight,
+    Site,
+    StochasticWeight,
+    require_bayesian,
+    sites,
+)
+from pocketbayes.sharing.blend import ELLIPSE, blend_weights, scalar_law
+from pocketbayes.sharing.histogram import make_histogram
+from pocketbayes.sharing.merge import AbsoluteDistance, Merge, merge_components
+from pocketbayes.sharing.mixture import assign, fit_mixture
+from pocketbayes.sharing.outliers import Outliers, before_sharing, by_cluster_size, cluster_sizes
+from pocketbayes.sharing.rate import Rate, share_by_rate
+from pocketbayes.sharing.shared import Blends, Codebook, SharedWeight
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """Algorithm 1 of the sharing paper with its thresholds; None switches a part off, for its ablations."""
+
+    components: int = 6000
+    outliers: Outliers = Outliers()
+    merge: Merge | None = Merge(distance=AbsoluteDistance(1.5e-7))
+    blend: int | None = 5  # components that share a weight outside its ellipse
+    beyond: float = ELLIPSE  # squared Mahalanobis distance
+    tied: bool = False  # one draw for all members of a component, as in the paper's code
+    bins: int = 512
+    tolerance: float = 1e-4
+
+
+class Layer(NamedTuple):
+    """One tensor of weights after sharing."""
+
+    path: str
+    weights: int
+    outliers: int
+    blends: int
+    label_bits: float  # Shannon bound of the labels, outliers' escape symbols among them
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingReport:
+    """What `share` did."""
+
+    how: str
+    layers: list[Layer]
+    components: int
+    components_before_merging: int
+    trainable: int  # scalars: 2 K + 2 outliers + everything deterministic
+    log_likelihood: float | None = None  # of the mixture, nats a weight
+    iterations: int = 0
+    distortion: float | None = None  # nats of free energy, rate-distortion only
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def weights(self) -> int:
+        return sum(layer.weights for layer in self.layers)
+
+    @property
+    def outliers(self) -> int:
+        return sum(layer.outliers for layer in self.layers)
+
+    @property
+    def blends(self) -> int:
+        return sum(layer.blends for layer in self.layers)
+
+    @property
+    def label_bits(self) -> float:
+        return sum(layer.label_bits for layer in self.layers)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return self.label_bits / self.weights
+
+    def __str__(self) -> str:
+        return (
+            f"{self.how}: {self.weights:,} weights share {self.components} components "
+            f"({self.components_before_merging} before merging), {self.outliers:,} outliers, {self.blends:,} blends, "
+            f"{self.bits_per_weight:.2f} bits a label, {self.trainable:,} trainable scalars"
+        )
+
+
+class _Shared(NamedTuple):
+    """The outcome of either method, tensor by tensor."""
+
+    mu: Tensor  # [K]
+    sigma: Tensor  # [K]
+    labels: list[Tensor]  # label K marks an outlier
+    blends: list[Blends | None]
+    before_merging: int
+    log_likelihood: float | None = None
+    iterations: int = 0
+    distortion: float | None = None
+
+
+def share(
+    model: nn.Module, how: Paper | Rate = Rate(), *, sensitivity: Mapping[str, Tensor] | None = None
+) -> SharingReport:
+    """Replace the private (mu, sigma) of every weight by a shared one, in place; an error leaves the model as it was.
+
+    Args:
+        how: `Rate(...)`, the fewest label bits for the least loss (METHOD 3), or `Paper(...)`, Algorithm 1.
+        sensitivity: g_i by parameter name, from `pb.sensitivity`; the paper's rule for outliers needs it.
+    """
+    found = require_private(model)
+    mu = [torch.as_tensor(site.gaussian.mu).detach() for site in found]
+    sigma = [torch.as_tensor(site.gaussian.sigma).detach() for site in found]
+    importance = None if sensitivity is None else [_lookup(sensitivity, site) for site in found]
+    shared = _by_rate(mu, sigma, how) if isinstance(how, Rate) else _by_paper(mu, sigma, how, importance)
+    install(
+        model, found, shared.mu, shared.sigma, shared.labels, shared.blends, tied=getattr(how, "tied", False)
+    )
+    return _report(model, type(how).__name__.lower(), shared)
+
+
+def require_private(model: nn.Module) -> list[Site]:
+    """The model's stochastic weights, all unshared."""
+    found = require_bayesian(model)
+    for site in found:
+        if not isinstance(site.weight, PrivateWeight):
+            raise ValueError(
+                f"{site.path}: is shared already. Share a copy of the unshared posterior, or load it afresh."
+            )
+        mu, sigma = (torch.as_tensor(t) for t in site.gaussian)
+        if not bool(torch.isfinite(mu).all() and torch.isfinite(sigma).all()):
+            raise ValueError(
+                f"{site.path}: mu or sigma is not finite. Train again with a lower learning rate."
+            )
+    return found
+
+
+def _lookup(sensitivity: Mapping[str, Tensor], site: Site) -> Tensor:
+    if site.path not in sensitivity:
+        raise ValueError(
+            f"{site.path}: no sensitivity given. Pass what pb.sensitivity(model, loader) returns."
+        )
+    return sensitivity[site.path]
+
+
+def _by_rate(mu: list[Tensor], sigma: list[Tensor], how: Rate) -> _Shared:
+    result = share_by_rate(mu, sigma, how)
+    book, fit = result.fit.codebook, result.fit
+    distortion = float(fit.distortion.sum())
+    none: list[Blends | None] = [None] * len(mu)
+    return _Shared(
+        book.mu, book.sigma, result.labels, none, book.components, None, len(fit.history), distortion
+    )
+
+
+def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, importance: list[Tensor] | None) -> _Shared:
+    """Outliers, mixture, assignment, small clusters, merge, blend: in this order (METHOD 2)."""
+    outlier = before_sharing(how.outliers, mu, importance)
+    inliers = [(m[~o], s[~o]) for m, s, o in zip(mu, sigma, outlier, strict=True)]
+    count = sum(len(m) for m, _ in inliers)
+    if count < how.components:
+        raise ValueError(
+            f"{count} weights are left to share (the rest are outliers), fewer than {how.components} components. "
+            "Lower components, or loosen the outlier rules."
+        )
+    plane = make_histogram(inliers, bins=how.bins)
+    fit = fit_mixture(plane.atoms(), how.components, tolerance=how.tolerance)
+    labels = assign(fit.mixture, plane, inliers)
+    mixture, before = fit.mixture, fit.mixture.components
+    small = [torch.zeros_like(label, dtype=torch.bool) for label in labels]
+    if how.outliers.smallest_cluster:
+        small = by_cluster_size(labels, how.outliers.smallest_cluster)
+    if how.merge is not None:
+        gradient = (
+            _mean_by_label(importance, outlier, labels, before) if how.merge.gradient is not None else None
+        )
+        merged = merge_components(mixture, how.merge, gradient)
+        mixture = merged.mixture
+        labels = [merged.new_of_old[label.long()] for label in labels]
+    kept = [_inside(inliers[i], labels[i], small[i]) for i in range(len(mu))]
+    if sum(len(label) for _, _, label in kept) == 0:
+        raise ValueError("Every weight is an outlier: nothing is left to share. Loosen the outlier rules.")
+    blends: list[Blends | None] = [None] * len(mu)
+    positions = [_positions(o, s) for o, s in zip(outlier, small, strict=True)]
+    if how.blend is not None:
+        far = blend_weights(mixture, *zip(*kept, strict=True), k=how.blend, beyond=how.beyond)
+        blends = [Blends(p[b.weight], b.component, b.alpha) for p, b in zip(positions, far, strict=True)]
+    law = scalar_law(mixture)
+    dense = [_dense(m, p, k[2], mixture.components) for m, p, k in zip(mu, positions, kept, strict=True)]
+    return _Shared(law.mu, law.var.sqrt(), dense, blends, before, fit.log_likelihood, fit.iterations)
+
+
+def _inside(inlier: tuple[Tensor, Tensor], label: Tensor, small: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return inlier[0][~small], inlier[1][~small], label[~small]
+
+
+def _positions(outlier: Tensor, small: Tensor) -> Tensor:
+    """Flat positions of the weights that stay shared."""
+    return (~outlier).reshape(-1).nonzero()[:, 0][~small]
+
+
+def _dense(mu: Tensor, position: Tensor, label: Tensor, components: int) -> Tensor:
+    """Labels in the tensor's shape; label K where a weight is an outlier."""
+    full = torch.full((mu.numel(),), components, dtype=torch.int64)
+    return full.index_copy_(0, position, label.long()).view(mu.shape)
+
+
+def _mean_by_label(
+    importance: list[Tensor] | None, outlier: list[Tensor], labels: list[Tensor], k: int
+) -> Tensor:
+    """[K] the mean sensitivity of each component's members."""
+    if importance is None:
+        raise ValueError(
+            "sensitivity: needed by Merge(gradient=...). Pass what pb.sensitivity(model, loader) returns."
+        )
+    g = torch.cat([g[~o].double() for g, o in zip(importance, outlier, strict=True)])
+    flat = torch.cat([label.long() for label in labels])
+    return torch.zeros(k, dtype=torch.float64).index_add_(0, flat, g) / cluster_sizes(labels, k).clamp_min(1)
+
+
+# --- putting the outcome into the model --------------------------------------------------------------------------
+
+
+def install(
+    model: nn.Module,
+    found: list[Site],
+    mu: Tensor,
+    sigma: Tensor,
+    labels: list[Tensor],
+    blends: list[Blends | None],
+    *,
+    tied: bool = False,
+) -> None:
+    """Replace each weight by a SharedWeight with these labels into the codebook (mu, sigma)."""
+    used, labels, blends = _compact(labels, blends, len(mu))
+    like = found[0].original
+    codebook = Codebook(mu[used].to(like), sigma[used].to(like), tied=tied)
+    new: dict[int, StochasticWeight] = {}
+    for number, (site, label, blend) in enumerate(zip(found, labels, blends, strict=True)):
+        old = site.weight
+        sigmas = torch.as_tensor(site.gaussian.sigma).detach()
+        new[id(old)] = SharedWeight(
+            codebook=codebook,
+            labels=label,
+            outlier_sigma=sigmas[label == codebook.components],
+            blends=blend,
+            counts_codebook=number == 0,
+            prior_mu=getattr(old, "prior_mu", None),
+            prior_sigma=old.prior_sigma,
+            index=old.index,
+            draws=old.draws,
+            noise=old.noise,
+        )
+    swap(model, new)
+
+
+def _compact(
+    labels: list[Tensor], blends: list[Blends | None], components: int
+) -> tuple[Tensor, list[Tensor], list[Blends | None]]:
+    """Leave out components that no weight uses; a blended weight is labelled with its largest component."""
+    labels = [
+        label if b is None else label.reshape(-1).index_copy(0, b.position.long(), b.component[:, 0].to(label)).view_as(label)
+        for label, b in zip(labels, blends, strict=True)
+    ]
+    sizes = cluster_sizes([label.long() for label in labels], components + 1)[:components]
+    for blend in blends:
+        if blend is not None:
+            sizes += torch.bincount(blend.component.reshape(-1).long(), minlength=components)
+    used = sizes > 0
+    used[0] |= not bool(used.any())  # all outliers: an empty codebook has no shape to train
+    number = torch.cat([used.cumsum(0) - 1, used.sum()[None]])
+    labels = [number[label.long()] for label in labels]
+    renamed = [b if b is None else Blends(b.position, number[b.component.long()], b.alpha) for b in blends]
+    return used, labels, renamed
+
+
+def swap(model: nn.Module, new: Mapping[int, StochasticWeight]) -> None:
+    """Put new stochastic weights in place of old ones (by id), at all their sites, with the same means."""
+    originals: dict[int, nn.Parameter] = {}
+    for site in list(sites(model)):
+        old = site.weight
+        if id(old) not in new:
+            continue
+        if id(old) not in originals:
+            dense = torch.as_tensor(site.gaussian.mu).detach().clone()
+            originals[id(old)] = nn.Parameter(dense, requires_grad=site.original.requires_grad)
+        unregister(site.owner, site.name, originals[id(old)])
+        parametrize.register_parametrization(site.owner, site.name, new[id(old)], unsafe=True)
+
+
+def _report(model: nn.Module, how: str, shared: _Shared) -> SharingReport:
+    layers = []
+    for site in require_bayesian(model):
+        weight = site.weight
+        assert isinstance(weight, SharedWeight)
+        layers.append(
+            Layer(
+                site.path,
+                weight.labels.numel(),
+                weight.rho.numel(),
+                weight.blend_position.numel(),
+                entropy_bits(weight.labels),
+            )
+        )
+        components = weight.codebook.components
+    return SharingReport(
+        how=how,
+        layers=layers,
+        components=components,
+        components_before_merging=shared.before_merging,
+        trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        log_likelihood=shared.log_likelihood,
+        iterations=shared.iterations,
+        distortion=shared.distortion,
+    )
+
+
+def entropy_bits(labels: Tensor) -> float:
+    """The Shannon bound of a stream of labels under its own frequencies, in bits."""
+    counts = torch.bincount(labels.reshape(-1).int()).double()
+    counts = counts[counts > 0]
+    return float(-(counts * (counts / counts.sum()).log2()).sum())
