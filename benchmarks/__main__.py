@@ -16,8 +16,9 @@ def main() -> None:
     unknown = [name for name in asked if name not in PARTS]
     if unknown:
         sys.exit(f"no benchmark {unknown[0]!r}; there are {', '.join(PARTS)}")
+    threads = torch.get_num_threads()
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, Python {platform.python_version()}, {platform.machine()}"
+        f"torch {torch.__version__}, {threads} threads, Python {platform.python_version()}, {platform.machine()}"
     )
     for name in asked:
         importlib.import_module(f"benchmarks.{name}").run()

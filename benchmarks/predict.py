@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from benchmarks import peers
-from benchmarks.timing import compare, milliseconds, ratio, seconds
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 import pocketbayes as pb
+from benchmarks import peers
+from benchmarks.timing import compare, milliseconds, ratio, seconds
 from pocketbayes import nets
 from pocketbayes.ensemble import Ensemble
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from benchmarks import peers
-from benchmarks.timing import compare, milliseconds, ratio
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import pocketbayes as pb
+from benchmarks import peers
+from benchmarks.timing import compare, milliseconds, ratio
 from pocketbayes import nets
 
 NUM_DATA = 50_000
@@ -66,7 +66,9 @@ def run() -> None:
                 steps[who] = make(build(), x, y)
             except ImportError:
                 continue
-        times = compare({who: (lambda s=step: [s() for _ in range(repeat)]) for who, step in steps.items()})
+        times = compare(
+            {who: (lambda s=step, r=repeat: [s() for _ in range(r)]) for who, step in steps.items()}
+        )
         for who in steps:
             table.add_row(
                 name,

@@ -27,6 +27,8 @@ _HOME = {
     "share": "sharing.share",
     "Rate": "sharing.rate",
     "Paper": "sharing.share",
+    "compress": "compression",
+    "Plan": "compression",
     "predict": "prediction",
     "evaluate": "prediction",
     "Predictive": "prediction",

@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from pocketbayes import randomness
+from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.ensemble import unwrap
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.draws import mix, one_draw
 from pocketbayes.posterior.weights import StochasticWeight, kl_of, require_bayesian
@@ -188,7 +188,7 @@ def fit(
     require_bayesian(model)
     settings = Settings(
         epochs=epochs,
-        num_data=num_data if num_data is not None else _count(loader),
+        num_data=num_data if num_data is not None else count_examples(loader),
         lr=lr,
         rho_lr=10 * lr if rho_lr is None else rho_lr,
         samples=samples,
@@ -466,7 +466,7 @@ def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settin
     ]
 
 
-def _count(loader: Iterable[Any]) -> int:
+def count_examples(loader: Iterable[Any]) -> int:
     """How many examples a loader's data set has."""
     dataset = getattr(loader, "dataset", None)
     if isinstance(dataset, Sized):

@@ -142,7 +142,9 @@ def _entries(model: nn.Module, priors: bool) -> dict[str, Entry]:
             raise ArtifactError(f"{name}: a pocket file holds tensors, this is {type(value).__name__}.")
         key = (value.data_ptr(), value.shape, value.stride()) if value.numel() else (name,)
         known = plain.setdefault(key, name)
-        entries[name] = Tied(target=known) if known != name else Plain(values=_numpy(value), dtype=_dtype(value))
+        entries[name] = (
+            Tied(target=known) if known != name else Plain(values=_numpy(value), dtype=_dtype(value))
+        )
     return entries
 
 
@@ -162,11 +164,15 @@ def _stochastic(site: Site, priors: bool) -> Entry:
             dtype=_dtype(site.original),
             prior=prior,
         )
-    mu = torch.as_tensor(site.gaussian.mu)
+    mu = site.gaussian.mu
     rho = getattr(weight, "rho", None)
-    sigma = _sigma(rho) if isinstance(rho, Tensor) and rho.shape == mu.shape else _numpy(torch.as_tensor(site.gaussian.sigma))
+    sigma = _sigma(rho) if isinstance(rho, Tensor) and rho.shape == mu.shape else _numpy(site.gaussian.sigma)
     return Normal(
-        shape=tuple(mu.shape), mu=_numpy(mu).reshape(-1), sigma=sigma.reshape(-1), dtype=_dtype(mu), prior=prior
+        shape=tuple(mu.shape),
+        mu=_numpy(mu).reshape(-1),
+        sigma=sigma.reshape(-1),
+        dtype=_dtype(mu),
+        prior=prior,
     )
 
 
@@ -178,7 +184,9 @@ def _prior(site: Site) -> Prior:
 def _one_codebook(found: list[Site]) -> Any:
     books = {id(s.weight.codebook): s.weight.codebook for s in found if isinstance(s.weight, SharedWeight)}
     if len(books) > 1:
-        raise ArtifactError(f"{len(books)} codebooks in one model: a file holds one. Share the whole model at once.")
+        raise ArtifactError(
+            f"{len(books)} codebooks in one model: a file holds one. Share the whole model at once."
+        )
     return next(iter(books.values()), None)
 
 
@@ -233,7 +241,9 @@ def from_pocket(pocket: Pocket, model: nn.Module) -> nn.Module:
         _load_plain(pocket, model)
     sigma = {name: torch.from_numpy(law.sigma) for name, law in laws.items()}
     prior = {_escape(name): _loaded_prior(pocket.tensors[name], laws[name].mu.shape) for name in names}
-    bayesianize(model, where=lambda n, _: n in sigma, biases=True, norms=True, sigma=sigma, prior=prior, noise=noise)
+    bayesianize(
+        model, where=lambda n, _: n in sigma, biases=True, norms=True, sigma=sigma, prior=prior, noise=noise
+    )
     if pocket.codebook is not None:
         _install_shared(pocket, model)
     return model
@@ -268,11 +278,23 @@ def _install_shared(pocket: Pocket, model: nn.Module) -> None:
         assert isinstance(entry, Shared)
         label = torch.from_numpy(entry.labels.astype(np.int64))
         position = (label == len(book) + 1).nonzero()[:, 0]
-        mixed = Blends(position, torch.from_numpy(entry.components.astype(np.int64)), torch.from_numpy(np.array(entry.alphas)))
+        mixed = Blends(
+            position,
+            torch.from_numpy(entry.components.astype(np.int64)),
+            torch.from_numpy(np.array(entry.alphas)),
+        )
         blends.append(mixed if len(position) else None)
         labels.append(label.index_fill(0, position, 0).view(entry.shape))  # `install` labels blends itself
     tied = bool(pocket.options.get("tied_draws", False))
-    install(model, found, torch.from_numpy(np.array(book.mu)), torch.from_numpy(np.array(book.sigma)), labels, blends, tied=tied)
+    install(
+        model,
+        found,
+        torch.from_numpy(np.array(book.mu)),
+        torch.from_numpy(np.array(book.sigma)),
+        labels,
+        blends,
+        tied=tied,
+    )
 
 
 def _require_match(path: str, pocket: Pocket, model: nn.Module) -> None:
@@ -280,7 +302,9 @@ def _require_match(path: str, pocket: Pocket, model: nn.Module) -> None:
     ours = {name: tuple(t.shape) for name, t in model.state_dict().items() if isinstance(t, Tensor)}
     theirs = {name: _shape(pocket, entry) for name, entry in pocket.tensors.items()}
     differences = [
-        f"{n} is {theirs[n]} in the file, {ours[n]} in the model" for n in ours if ours[n] != theirs.get(n, ours[n])
+        f"{n} is {theirs[n]} in the file, {ours[n]} in the model"
+        for n in ours
+        if ours[n] != theirs.get(n, ours[n])
     ]
     differences += [f"{n} is in the file only" for n in theirs if n not in ours]
     differences += [f"{n} is in the model only" for n in ours if n not in theirs]

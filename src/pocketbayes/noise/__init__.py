@@ -45,6 +45,7 @@ __all__ = [
     "kl_divergence",
     "cross_entropy",
     "shape_term",
+    "shape_total",
     "energy_distance",
     "marginal_distances",
     "sum_energy_distance",

@@ -66,7 +66,7 @@ def describe(model: nn.Module) -> Description:
 def _stochastic_rows(model: nn.Module) -> Iterator[Row]:
     first: dict[int, str] = {}
     for site in sites(model):
-        shape = tuple(torch.as_tensor(site.gaussian.mu).shape)
+        shape = tuple(site.gaussian.mu.shape)
         owner = first.setdefault(id(site.weight), site.path)
         if owner != site.path:
             yield Row(site.path, "tied", shape, f"one draw with {owner}")
@@ -75,7 +75,7 @@ def _stochastic_rows(model: nn.Module) -> Iterator[Row]:
 
 
 def _note(site: Site) -> str:
-    sigma = torch.as_tensor(site.gaussian.sigma).detach().float().median().item()
+    sigma = site.gaussian.sigma.detach().float().median().item()
     if not isinstance(site.weight, PrivateWeight):
         return f"median sigma {sigma:.2g}"
     centre = "0" if site.weight.prior_mu is None else "w0"

@@ -10,10 +10,10 @@ from torch.nn.functional import softplus
 
 
 class Gaussian(NamedTuple):
-    """Independent N(mu, sigma^2), one for each element; either may broadcast."""
+    """Independent N(mu, sigma^2), one for each element."""
 
-    mu: Tensor | float
-    sigma: Tensor | float
+    mu: Tensor
+    sigma: Tensor
 
 
 def sigma_from_rho(rho: Tensor) -> Tensor:
@@ -27,8 +27,8 @@ def rho_from_sigma(sigma: Tensor) -> Tensor:
     return (exact + torch.log(-torch.expm1(-exact))).to(sigma.dtype)
 
 
-def kl_divergence(q: Gaussian, p: Gaussian) -> Tensor:
-    """KL(q || p) in nats, element by element; the caller sums.  Eq. (3) of docs/method.md."""
-    scaled = torch.as_tensor(q.sigma / p.sigma).square()  # [*shape]
-    shift = torch.as_tensor((q.mu - p.mu) / p.sigma).square()
+def kl_divergence(q: Gaussian, m: Tensor | float, s: float) -> Tensor:
+    """KL(q || N(m, s^2)) in nats, element by element; the caller sums.  Eq. (3) of docs/method.md."""
+    scaled = (q.sigma / s).square()  # [*shape]
+    shift = ((q.mu - m) / s).square()
     return 0.5 * (scaled + shift - 1.0 - scaled.log())

@@ -42,7 +42,6 @@ class StochasticWeight(nn.Module, ABC):
     def sample(self, original: Tensor, draw: Draw) -> Tensor:
         """The weights of that draw; a function of (draw.seed, index) alone."""
         q = self.gaussian(original)
-        assert isinstance(q.mu, Tensor) and isinstance(q.sigma, Tensor)
         return self.noise.draw(q.mu, q.sigma, draw.generator(self.index, q.mu.device))
 
     def forward(self, original: Tensor) -> Tensor:
@@ -50,7 +49,7 @@ class StochasticWeight(nn.Module, ABC):
         if draw is None:
             return self.sample(original, Draw(None))
         if isinstance(draw, MeanDraw):
-            return torch.as_tensor(self.gaussian(original).mu)
+            return self.gaussian(original).mu
         return draw.value(self.index, lambda: self.sample(original, draw))
 
 
@@ -80,9 +79,8 @@ class PrivateWeight(StochasticWeight):
         return Gaussian(original, sigma_from_rho(self.rho))
 
     def kl(self, original: Tensor) -> Tensor:
-        prior = Gaussian(0.0 if self.prior_mu is None else self.prior_mu, self.prior_sigma)
-        q = self.gaussian(original)
-        return kl_divergence(q, prior).sum() + shape_total(self.noise, *q)
+        q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
+        return kl_divergence(q, m, self.prior_sigma).sum() + shape_total(self.noise, *q)
 
     # Not a buffer: `.to(bfloat16)` would round it and DistributedDataParallel would send it at every step.
     def get_extra_state(self) -> Tensor:

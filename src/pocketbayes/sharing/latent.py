@@ -1,7 +1,8 @@
 """Training that alternates with re-assignment: the latent posterior stays private, forward passes see it shared.
 
 The network runs with the shared (m_k, sigma_k) of each weight's label, gradients go straight through to the latent
-(mu, rho), and every few steps codebook and labels are fitted anew to the latent posterior (METHOD 3).
+(mu, rho), and after every step labels and codebook follow the latent posterior.  (Renewed only now and then, the
+latent weights run away between renewals, since nothing they do is felt.)
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draws
 from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
-from pocketbayes.posterior.weights import PrivateWeight, Site, StochasticWeight, stochastic_weights
-from pocketbayes.sharing.evidence import gather_evidence
+from pocketbayes.posterior.weights import PrivateWeight, StochasticWeight, stochastic_weights
+from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.mixture import label_dtype
-from pocketbayes.sharing.rate import CodebookFit, Rate, RateSharing, fit_codebook, label_weights
+from pocketbayes.sharing.rate import Codebook as RateCodebook
+from pocketbayes.sharing.rate import Rate, RateSharing, fit_bits, fit_codebook, label_weights, reopened
 from pocketbayes.sharing.share import install, require_private, swap
 
 
@@ -68,9 +70,8 @@ class LatentWeight(StochasticWeight):
         return Gaussian(mu + to_mu, sigma + to_sigma)
 
     def kl(self, original: Tensor) -> Tensor:
-        prior = Gaussian(0.0 if self.prior_mu is None else self.prior_mu, self.prior_sigma)
-        q = self.gaussian(original)
-        return kl_divergence(q, prior).sum() + shape_total(self.noise, *q)
+        q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
+        return kl_divergence(q, m, self.prior_sigma).sum() + shape_total(self.noise, *q)
 
     def get_extra_state(self) -> Tensor:
         return torch.tensor(self.prior_sigma, dtype=torch.float64)
@@ -85,7 +86,7 @@ def make_latent(model: nn.Module, components: int) -> None:
     for site in require_private(model):
         old = cast(PrivateWeight, site.weight)
         new[id(old)] = LatentWeight(
-            sigma=torch.as_tensor(site.gaussian.sigma).detach(),
+            sigma=site.gaussian.sigma.detach(),
             components=components,
             prior_mu=old.prior_mu,
             prior_sigma=old.prior_sigma,
@@ -107,30 +108,35 @@ class Assignment:
         if not self.sites:
             raise ValueError("Assignment needs a latent model. Call make_latent(model, components) first.")
         self.rate, self.max_bits = rate, max_bits
-        self.fit: CodebookFit | None = None
+        self.codebook: RateCodebook | None = None
 
     def latents(self) -> tuple[list[Tensor], list[Tensor]]:
         pairs = [cast(LatentWeight, s.weight).latent(s.original) for s in self.sites]
-        return [torch.as_tensor(q.mu).detach() for q in pairs], [
-            torch.as_tensor(q.sigma).detach() for q in pairs
-        ]
+        return [q.mu.detach() for q in pairs], [q.sigma.detach() for q in pairs]
+
+    def aim(self) -> None:
+        """Start with the lambda, and the codebook, that `max_bits` need without any training."""
+        assert self.max_bits is not None
+        fit, trade = fit_bits(coarsen(gather_evidence(*self.latents())), self.max_bits, self.rate)
+        self.rate, self.codebook = replace(self.rate, trade=trade), fit.codebook
 
     @torch.no_grad()
-    def renew(self, *, iterations: int = 2, share: float = 1.0) -> RateSharing:
-        """New codebook and labels for the weights as they are now; `share` of lambda, for annealing."""
+    def renew(self, *, share: float = 1.0) -> RateSharing:
+        """New labels for the weights as they are now, and the codebook that belongs to them: one step of Lloyd's.
+
+        `share` of lambda is for annealing.  The first time, the codebook is fitted to convergence.
+        """
         mu, sigma = self.latents()
         rate = replace(self.rate, trade=self.rate.trade * share)
-        if self.fit is None:
-            result = label_weights(fit_codebook(gather_evidence(mu, sigma), rate).codebook, mu, sigma, rate)
-        else:
-            few = replace(rate, max_iterations=iterations)
-            evidence = gather_evidence(mu, sigma)
-            result = label_weights(fit_codebook(evidence, few, self.fit.codebook).codebook, mu, sigma, rate)
-        self.fit = result.fit
+        if self.codebook is None:
+            self.codebook = fit_codebook(gather_evidence(mu, sigma), rate).codebook
+        sizes = torch.tensor([m.numel() for m in mu], dtype=torch.float64)
+        result = label_weights(reopened(self.codebook, sizes), mu, sigma, rate)
+        self.codebook = result.fit.codebook
         if self.max_bits is not None and share == 1.0:
             bits = result.fit.bits(rate.escape_bits or 0.0)
-            # Bits fall about as the logarithm of lambda: a gentle proportional step settles within a few renewals.
-            step = min(1.2, max(1 / 1.2, (bits / self.max_bits) ** 4))
+            # Bits fall about as the logarithm of lambda; small steps, since a renewal follows every training step.
+            step = min(1.02, max(1 / 1.02, bits / self.max_bits))
             self.rate = replace(self.rate, trade=self.rate.trade * step)
         self._write(result)
         return result
@@ -144,8 +150,9 @@ class Assignment:
             weight.shared_sigma[:k] = book.sigma.to(weight.shared_sigma)
             weight.labels.copy_(torch.where(labels.long() == k, weight.components, labels.long()))
 
-    def settle(self, model: nn.Module, result: RateSharing) -> None:
-        """The end of alternation: latent weights become shared ones with these labels, in place."""
-        book = result.fit.codebook
-        found: list[Site] = list(self.sites)
-        install(model, found, book.mu, book.sigma, result.labels, [None] * len(found))
+
+def settle(model: nn.Module, result: RateSharing) -> None:
+    """The end of alternation: latent weights become shared ones with these labels, in place."""
+    book = result.fit.codebook
+    found = [s for s in stochastic_weights(model) if isinstance(s.weight, LatentWeight)]
+    install(model, found, book.mu, book.sigma, result.labels, [None] * len(found))

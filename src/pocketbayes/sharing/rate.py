@@ -105,13 +105,13 @@ def fit_codebook(evidence: Evidence, rate: Rate, start: Codebook | None = None) 
     from many.  J never rises, and the result is a function of the arguments alone.
     """
     if start is not None:
-        return _minimise(evidence, _reopened(start, evidence), rate)
+        return _minimise(evidence, reopened(start, evidence.weights), rate)
     rough = coarsen(evidence)
     stages = [_early(rate, share) for share in ANNEAL] + [rate]
     codebook = _first(rough, stages[0])
     for stage in stages:
-        codebook = _minimise(rough, _reopened(codebook, rough), stage).codebook
-    fit = _minimise(evidence, _reopened(codebook, evidence), rate)
+        codebook = _minimise(rough, reopened(codebook, rough.weights), stage).codebook
+    fit = _minimise(evidence, reopened(codebook, evidence.weights), rate)
     if not fit.converged:
         warnings.warn(
             f"fit_codebook: J still falls after {rate.max_iterations} iterations. Raise max_iterations or tolerance.",
@@ -243,14 +243,14 @@ def _first(evidence: Evidence, rate: Rate) -> Codebook:
     groups = pairwise.lattice(evidence, rate.trade, 4 * rate.components, rare=rate.escape_bits is None)
     groups = pairwise.join(groups, rate.trade, rate.components)
     escapes = groups.new_zeros(evidence.layers, 1, 5)
-    return _reopened(_best(torch.cat([groups, escapes], 1), rate), evidence)
+    return reopened(_best(torch.cat([groups, escapes], 1), rate), evidence.weights)
 
 
-def _reopened(codebook: Codebook, evidence: Evidence) -> Codebook:
-    """The codebook with one more weight in each layer, spread as in all layers: a lost label may return."""
-    n = evidence.weights[:, None]
-    if len(codebook.frequency) != evidence.layers:
-        raise ValueError(f"start: is for {len(codebook.frequency)} layers, got {evidence.layers}.")
+def reopened(codebook: Codebook, weights: Tensor) -> Codebook:
+    """The codebook with one more weight in each layer [L], spread as in all layers: a lost label may return."""
+    n = weights[:, None]
+    if len(codebook.frequency) != len(n):
+        raise ValueError(f"start: is for {len(codebook.frequency)} layers, got {len(n)}.")
     everywhere = (n * codebook.frequency).sum(0) / n.sum()
     return codebook._replace(frequency=(n * codebook.frequency + everywhere) / (n + 1))
 

@@ -1,4 +1,4 @@
-"""How much the data care about each weight: the sensitivity of stage 1, and the posterior widths that follow from it."""
+"""How much the data care about each weight: sensitivity, and the posterior widths that follow from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sensitivity(
     seed: int = 0,
     progress: bool = True,
 ) -> dict[str, Tensor]:
-    """g_i = E (d NLL / d mu_i)^2 over minibatches, times the batch size: an estimate of the diagonal Fisher information.
+    """g_i = E (d NLL / d mu_i)^2 over minibatches, times the batch size: it estimates the diagonal Fisher information.
 
     For every weight by parameter name, at the means of the weights, with norms in evaluation mode.  At a minimum of the
     loss examples' gradients average out, so the square of a batch's mean gradient, times its size, is that of one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -63,7 +63,6 @@ class SharingReport:
     log_likelihood: float | None = None  # of the mixture, nats a weight
     iterations: int = 0
     distortion: float | None = None  # nats of free energy, rate-distortion only
-    notes: list[str] = field(default_factory=list)
 
     @property
     def weights(self) -> int:
@@ -116,14 +115,20 @@ def share(
         sensitivity: g_i by parameter name, from `pb.sensitivity`; the paper's rule for outliers needs it.
     """
     found = require_private(model)
-    mu = [torch.as_tensor(site.gaussian.mu).detach() for site in found]
-    sigma = [torch.as_tensor(site.gaussian.sigma).detach() for site in found]
+    mu = [site.gaussian.mu.detach() for site in found]
+    sigma = [site.gaussian.sigma.detach() for site in found]
     importance = None if sensitivity is None else [_lookup(sensitivity, site) for site in found]
     shared = _by_rate(mu, sigma, how) if isinstance(how, Rate) else _by_paper(mu, sigma, how, importance)
     install(
         model, found, shared.mu, shared.sigma, shared.labels, shared.blends, tied=getattr(how, "tied", False)
     )
-    return _report(model, type(how).__name__.lower(), shared)
+    return replace(
+        report_of(model, type(how).__name__.lower()),
+        components_before_merging=shared.before_merging,
+        log_likelihood=shared.log_likelihood,
+        iterations=shared.iterations,
+        distortion=shared.distortion,
+    )
 
 
 def require_private(model: nn.Module) -> list[Site]:
@@ -134,7 +139,7 @@ def require_private(model: nn.Module) -> list[Site]:
             raise ValueError(
                 f"{site.path}: is shared already. Share a copy of the unshared posterior, or load it afresh."
             )
-        mu, sigma = (torch.as_tensor(t) for t in site.gaussian)
+        mu, sigma = site.gaussian
         if not bool(torch.isfinite(mu).all() and torch.isfinite(sigma).all()):
             raise ValueError(
                 f"{site.path}: mu or sigma is not finite. Train again with a lower learning rate."
@@ -245,7 +250,7 @@ def install(
     new: dict[int, StochasticWeight] = {}
     for number, (site, label, blend) in enumerate(zip(found, labels, blends, strict=True)):
         old = site.weight
-        sigmas = torch.as_tensor(site.gaussian.sigma).detach()
+        sigmas = site.gaussian.sigma.detach()
         new[id(old)] = SharedWeight(
             codebook=codebook,
             labels=label,
@@ -266,7 +271,9 @@ def _compact(
 ) -> tuple[Tensor, list[Tensor], list[Blends | None]]:
     """Leave out components that no weight uses; a blended weight is labelled with its largest component."""
     labels = [
-        label if b is None else label.reshape(-1).index_copy(0, b.position.long(), b.component[:, 0].to(label)).view_as(label)
+        label
+        if b is None
+        else label.reshape(-1).index_copy(0, b.position.long(), b.component[:, 0].to(label)).view_as(label)
         for label, b in zip(labels, blends, strict=True)
     ]
     sizes = cluster_sizes([label.long() for label in labels], components + 1)[:components]
@@ -289,14 +296,31 @@ def swap(model: nn.Module, new: Mapping[int, StochasticWeight]) -> None:
         if id(old) not in new:
             continue
         if id(old) not in originals:
-            dense = torch.as_tensor(site.gaussian.mu).detach().clone()
+            dense = site.gaussian.mu.detach().clone()
             originals[id(old)] = nn.Parameter(dense, requires_grad=site.original.requires_grad)
         unregister(site.owner, site.name, originals[id(old)])
         parametrize.register_parametrization(site.owner, site.name, new[id(old)], unsafe=True)
+    for parameter in model.parameters():
+        if parameter.numel() == 0:  # a tensor without outliers: nothing to train, no gradient to wait for
+            parameter.requires_grad_(False)
 
 
-def _report(model: nn.Module, how: str, shared: _Shared) -> SharingReport:
-    layers = []
+def adopt(model: nn.Module, source: nn.Module) -> None:
+    """Make the model's posterior that of `source`, a copy of it at another stage, in place; `source` is used up."""
+    theirs = {site.path: site for site in sites(source)}
+    for site in list(sites(model)):
+        other = theirs[site.path]
+        original, weight = other.original, other.weight
+        assert isinstance(original, nn.Parameter)
+        weight.draws = site.weight.draws
+        unregister(site.owner, site.name, original)
+        parametrize.register_parametrization(site.owner, site.name, weight, unsafe=True)
+    model.load_state_dict(source.state_dict())
+
+
+def report_of(model: nn.Module, how: str) -> SharingReport:
+    """Counts of a shared model as it is."""
+    layers, components = [], 0
     for site in require_bayesian(model):
         weight = site.weight
         assert isinstance(weight, SharedWeight)
@@ -314,11 +338,8 @@ def _report(model: nn.Module, how: str, shared: _Shared) -> SharingReport:
         how=how,
         layers=layers,
         components=components,
-        components_before_merging=shared.before_merging,
+        components_before_merging=components,
         trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        log_likelihood=shared.log_likelihood,
-        iterations=shared.iterations,
-        distortion=shared.distortion,
     )
 
 

@@ -136,20 +136,16 @@ class SharedWeight(StochasticWeight):
         d, book = self.derived, self.codebook
         q = Gaussian(book.mu, book.sigma)
         if book.tied:
-            shared = kl_divergence(q, Gaussian(0.0, self.prior_sigma)).sum() * float(self.counts_codebook)
+            shared = kl_divergence(q, 0.0, self.prior_sigma).sum() * float(self.counts_codebook)
         else:
             # sum_i (m - p_i)^2 = n (m - p)^2 + scatter of the prior means p_i about their mean p
-            shared = (
-                d.count * kl_divergence(q, Gaussian(d.prior_mean, self.prior_sigma))
-            ).sum() + d.prior_scatter
-        prior_of_outliers, prior_of_blends = (
-            self._prior_at(d.outlier),
-            self._prior_at(self.blend_position.long()),
-        )
-        private = kl_divergence(Gaussian(original, sigma_from_rho(self.rho)), prior_of_outliers).sum()
+            shared = (d.members * kl_divergence(q, d.prior_mean, self.prior_sigma)).sum() + d.prior_scatter
+        outliers = Gaussian(original, sigma_from_rho(self.rho))
+        private = kl_divergence(outliers, self._prior_mean_at(d.outlier), self.prior_sigma).sum()
         if self.blend_position.numel():
             law = blended_law(Law(book.mu, book.sigma.square()), self.blend_component.int(), self.blend_alpha)
-            private = private + kl_divergence(Gaussian(law.mu, law.var.sqrt()), prior_of_blends).sum()
+            at = self._prior_mean_at(self.blend_position.long())
+            private = private + kl_divergence(Gaussian(law.mu, law.var.sqrt()), at, self.prior_sigma).sum()
         return shared + private + self._shape(original)
 
     def _shape(self, original: Tensor) -> Tensor | float:
@@ -157,9 +153,8 @@ class SharedWeight(StochasticWeight):
             return shape_total(self.noise, self.labels, self.labels)
         return shape_total(self.noise, *self.gaussian(original))
 
-    def _prior_at(self, position: Tensor) -> Gaussian:
-        mean = 0.0 if self.prior_mu is None else self.prior_mu.reshape(-1)[position]
-        return Gaussian(mean, self.prior_sigma)
+    def _prior_mean_at(self, position: Tensor) -> Tensor | float:
+        return 0.0 if self.prior_mu is None else self.prior_mu.reshape(-1)[position]
 
     # --- what follows from the labels --------------------------------------------------------------------------
 
@@ -187,7 +182,7 @@ class _Derived(NamedTuple):
     """What the labels imply, kept at hand."""
 
     outlier: Tensor  # [n_out] int64 positions
-    count: Tensor  # [K] weights of each component that are neither outliers nor blends
+    members: Tensor  # [K] weights of each component that are neither outliers nor blends
     prior_mean: Tensor  # [K] mean of these weights' prior means
     prior_scatter: Tensor  # sum over them of (p_i - mean)^2 / (2 s^2)
 

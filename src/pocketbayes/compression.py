@@ -1,0 +1,389 @@
+"""`compress`: from a network and a budget to a pocket file.  Only this file knows the order of the stages.
+
+posterior   widths from the data (a diagonal Laplace posterior), trained on the ELBO
+sharing     training that alternates with re-assignment, steered to the budget
+settling    labels fixed, the codebook and everything else trained on
+file        written, read back, counted
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from pocketbayes.artifact import Precision, encode
+from pocketbayes.artifact.store import Saved, save, to_pocket
+from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.posterior.convert import bayesianize
+from pocketbayes.posterior.priors import FanIn, Scale, ZeroMean
+from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.prediction import evaluate
+from pocketbayes.sharing.latent import Assignment, make_latent, settle
+from pocketbayes.sharing.rate import Rate, RateSharing
+from pocketbayes.sharing.sensitivity import laplace_sigma, sensitivity
+from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_private, share
+from pocketbayes.train import count_examples, fit
+
+MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What the user asks for: a size, or the largest loss on validation data."""
+
+    max_bytes: int | None = None
+    max_accuracy_drop: float | None = None  # a fraction: 0.01 is one point
+    max_nll_rise: float | None = None  # nats
+
+    def __post_init__(self) -> None:
+        given = [name for name, value in asdict(self).items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"compress needs exactly one of max_bytes, max_accuracy_drop, max_nll_rise; got {given or 'none'}."
+            )
+        if asdict(self)[given[0]] < 0 or self.max_bytes == 0:
+            raise ValueError(f"compress: {given[0]} must be positive, got {asdict(self)[given[0]]}.")
+
+    def kept(self, before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+        """Whether the loss from `before` to `after` is within the budget."""
+        if self.max_accuracy_drop is not None:
+            return before["accuracy"] - after["accuracy"] <= self.max_accuracy_drop + 1e-12
+        assert self.max_nll_rise is not None
+        return after["nll"] - before["nll"] <= self.max_nll_rise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How `compress` works; the defaults suit a trained network."""
+
+    temperature: float = 0.1  # of the posterior: the weight of the KL in training, and its widths squared
+    prior: Scale = FanIn(1.0)
+    sensitivity_batches: int | None = 200
+    posterior_epochs: int = 0  # of training on the ELBO before sharing
+    epochs: int = 4  # of training that alternates with re-assignment
+    settling_epochs: int = 1  # with labels fixed
+    lr: float = 2e-3
+    rho_lr: float = 0.0  # of the latent widths while sharing; the Laplace widths are kept by default
+    settling_lr: float = 3e-4
+    renew_every: int = 1  # steps between re-assignments; more is faster, and worse
+    anneal: float = 0.25  # share of the steps in which lambda rises to its value
+    components: int = 64
+    tries: int = 4  # trainings in the search for max_accuracy_drop and max_nll_rise
+    samples: int = 8  # draws in validation
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"compress: temperature must be positive, got {self.temperature}.")
+        for name in ("renew_every", "components", "tries", "samples", "epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"compress: {name} must be at least 1, got {getattr(self, name)}.")
+
+
+class Stage(NamedTuple):
+    """One stage: how long it took and what the validation data say after it."""
+
+    name: str
+    seconds: float
+    metrics: dict[str, float]
+    note: str
+
+
+@dataclass(kw_only=True)
+class CompressionReport:
+    """What `compress` did, stage by stage, and what came of it."""
+
+    stages: list[Stage] = field(default_factory=list)
+    sharing: SharingReport | None = None
+    saved: Saved | None = None
+    plain_bytes: int = 0  # of the network's numbers in fp32
+
+    @property
+    def bytes(self) -> int:
+        assert self.saved is not None
+        return self.saved.total
+
+    def __str__(self) -> str:
+        lines = []
+        for stage in self.stages:
+            scores = "  ".join(
+                f"{k} {v:.4f}" for k, v in stage.metrics.items() if k in ("accuracy", "nll", "ece", "rmse")
+            )
+            lines.append(f"{stage.name:10s} {stage.seconds:7.1f} s  {scores}  {stage.note}".rstrip())
+        if self.sharing is not None:
+            lines.append(str(self.sharing))
+        if self.saved is not None:
+            lines.append(f"{self.saved}, {self.plain_bytes / self.saved.total:.1f} times smaller than fp32")
+        return "\n".join(lines)
+
+
+def compress(
+    model: nn.Module,
+    train_loader: Iterable[Any],
+    *,
+    path: str | os.PathLike[str],
+    validation_loader: Iterable[Any] | None = None,
+    max_bytes: int | None = None,
+    max_accuracy_drop: float | None = None,
+    max_nll_rise: float | None = None,
+    plan: Plan = Plan(),
+    likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
+    num_data: int | None = None,
+    precision: Precision = Precision(),
+    metadata: Mapping[str, Any] | None = None,
+    checkpoints: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+) -> CompressionReport:
+    """A trained network, or a posterior, into a pocket file at `path` that keeps the budget; the model in place.
+
+    Args:
+        validation_loader: data held out of training; needed for a budget of loss, and for the report's metrics.
+        max_bytes, max_accuracy_drop, max_nll_rise: the budget, exactly one of them.
+        checkpoints: a folder; killed and called again, `compress` goes on where it was.
+    """
+    budget = Budget(max_bytes=max_bytes, max_accuracy_drop=max_accuracy_drop, max_nll_rise=max_nll_rise)
+    if budget.max_bytes is None and validation_loader is None:
+        raise ValueError("compress: a budget of loss is judged on validation data. Pass validation_loader=.")
+    job = _Job(
+        model,
+        train_loader,
+        validation_loader,
+        plan,
+        likelihood,
+        num_data,
+        precision,
+        metadata,
+        checkpoints,
+        progress,
+    )
+    job.measure("start")
+    job.find_posterior()
+    if budget.max_bytes is not None:
+        job.share_within(budget.max_bytes, "sharing")
+    else:
+        job.search(budget)
+    started = time.monotonic()
+    job.report.saved = save(model, path, precision=precision, metadata=metadata)
+    job.report.sharing = report_of(model, "rate")
+    job.report.stages.append(
+        Stage("file", time.monotonic() - started, {}, f"{job.report.saved.total:,} bytes")
+    )
+    job.forget()
+    return job.report
+
+
+class _Job:
+    """One run of `compress`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train_loader: Iterable[Any],
+        validation_loader: Iterable[Any] | None,
+        plan: Plan,
+        likelihood: Likelihood | Callable[[Any, Any], Tensor] | None,
+        num_data: int | None,
+        precision: Precision,
+        metadata: Mapping[str, Any] | None,
+        checkpoints: str | os.PathLike[str] | None,
+        progress: bool,
+    ) -> None:
+        self.model, self.train_loader, self.validation_loader = model, train_loader, validation_loader
+        self.plan, self.precision, self.metadata, self.progress = plan, precision, metadata, progress
+        self.likelihood = None if likelihood is None else as_likelihood(likelihood)
+        self.num_data = num_data if num_data is not None else count_examples(train_loader)
+        self.folder = None if checkpoints is None else Path(checkpoints)
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        numbers = sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in model.buffers())
+        self.report = CompressionReport(plain_bytes=4 * numbers)
+
+    # --- stages --------------------------------------------------------------------------------------------------
+
+    def measure(self, name: str, started: float | None = None, note: str = "") -> dict[str, float]:
+        """Validation metrics of the model as it is, noted in the report."""
+        seconds = 0.0 if started is None else time.monotonic() - started
+        metrics: dict[str, float] = {}
+        if self.validation_loader is not None:
+            metrics = dict(
+                evaluate(
+                    self.model,
+                    self.validation_loader,
+                    likelihood=self.likelihood,
+                    samples=self.plan.samples,
+                    seed=self.plan.seed,
+                )
+            )
+        self.report.stages.append(Stage(name, seconds, metrics, note))
+        return metrics
+
+    def find_posterior(self) -> None:
+        """Stage 1: a posterior for a plain network; a Bayesian model brings its own."""
+        started, plan = time.monotonic(), self.plan
+        if not stochastic_weights(self.model):
+            prior = ZeroMean(plan.prior)
+            if self._has("posterior"):
+                bayesianize(self.model, prior=prior)
+                self.model.load_state_dict(self._read("posterior"))
+            else:
+                information = sensitivity(
+                    self.model,
+                    self.train_loader,
+                    likelihood=self.likelihood,
+                    batches=plan.sensitivity_batches,
+                    seed=plan.seed,
+                    progress=self.progress,
+                )
+                sigma = laplace_sigma(
+                    self.model, information, self.num_data, prior=plan.prior, temperature=plan.temperature
+                )
+                bayesianize(self.model, prior=prior, sigma=sigma)
+                self._write("posterior", dict(self.model.state_dict()))
+        require_private(self.model)
+        if plan.posterior_epochs:
+            self._fit("posterior-fit", plan.posterior_epochs, plan.lr, 10 * plan.lr)
+        self.measure("posterior", started)
+
+    def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
+        """Stages 2 and 3: alternate to `max_bytes`, then settle."""
+        started, plan = time.monotonic(), self.plan
+        smallest = self._smallest()
+        if max_bytes < smallest:
+            raise ValueError(
+                f"max_bytes={max_bytes:,} cannot be met: with a single component, all that is not a label takes "
+                f"{smallest:,} bytes. Ask for more, or lower the precision of the deterministic tensors."
+            )
+        make_latent(self.model, plan.components)
+        steering = _Steering(self, max_bytes, smallest)
+        self._fit(f"{name}-fit", plan.epochs, plan.lr, plan.rho_lr, on_step=steering)
+        steering.settle()
+        self.measure(name, started)
+        if plan.settling_epochs:
+            started = time.monotonic()
+            self._fit(f"{name}-settling", plan.settling_epochs, plan.settling_lr, plan.settling_lr)
+            return self.measure("settling", started)
+        return self.report.stages[-1].metrics
+
+    def search(self, budget: Budget) -> None:
+        """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
+        before = self.report.stages[0].metrics
+        posterior = copy.deepcopy(self.model)
+        weights = sum(s.gaussian.mu.numel() for s in stochastic_weights(posterior))
+        low, high = math.log(self._smallest()), math.log(self._smallest() + weights * MOST_BITS / 8)
+        size, best = math.log(self._smallest() + weights * 3.0 / 8), None
+        losses: list[str] = []
+        for number in range(self.plan.tries):
+            adopt(self.model, copy.deepcopy(posterior))
+            metrics = self.share_within(int(math.exp(size)), f"try {number + 1}")
+            scores = ", ".join(f"{k} {v:.4f}" for k, v in metrics.items() if k in ("accuracy", "nll"))
+            losses.append(f"{int(math.exp(size)):,} bytes: {scores}")
+            if budget.kept(before, metrics):
+                best, high = copy.deepcopy(self.model), size
+            else:
+                low = size
+            size = (low + high) / 2
+        if best is None:
+            raise ValueError(
+                f"the budget cannot be met in {self.plan.tries} tries. Reached: {'; '.join(losses)}."
+            )
+        adopt(self.model, best)
+
+    # --- small things --------------------------------------------------------------------------------------------
+
+    def _smallest(self) -> int:
+        """Bytes of the file when every weight shares one component: all but the labels."""
+        trial = copy.deepcopy(self.model)
+        share(trial, Rate(trade=1e9, components=1, escape_bits=None))
+        return self.size_of(trial)
+
+    def size_of(self, model: nn.Module) -> int:
+        return len(encode(to_pocket(model, precision=self.precision, metadata=self.metadata)).data)
+
+    def _fit(
+        self, name: str, epochs: int, lr: float, rho_lr: float, on_step: Callable[[float], None] | None = None
+    ) -> None:
+        fit(
+            self.model,
+            self.train_loader,
+            epochs=epochs,
+            likelihood=self.likelihood,
+            num_data=self.num_data,
+            lr=lr,
+            rho_lr=rho_lr,
+            beta=self.plan.temperature,
+            anneal=0.0,
+            seed=self.plan.seed,
+            checkpoint=None if self.folder is None else self.folder / f"{name}.safetensors",
+            progress=self.progress,
+            on_step=on_step,
+        )
+
+    def _has(self, name: str) -> bool:
+        return self.folder is not None and (self.folder / f"{name}.safetensors").exists()
+
+    def _read(self, name: str) -> Any:
+        assert self.folder is not None
+        return load_checkpoint(self.folder / f"{name}.safetensors")
+
+    def _write(self, name: str, tree: Any) -> None:
+        if self.folder is not None:
+            save_checkpoint(self.folder / f"{name}.safetensors", tree)
+
+    def forget(self) -> None:
+        """The work is done and in its file: the checkpoints go."""
+        if self.folder is not None:
+            for file in self.folder.glob("*.safetensors"):
+                file.unlink()
+
+
+class _Steering:
+    """Called after each step: renews the labels now and then, and steers lambda so that the file will fit."""
+
+    def __init__(self, job: _Job, max_bytes: int, smallest: int) -> None:
+        self.job, self.max_bytes, self.steps = job, max_bytes, 0
+        bits = 8.0 * (max_bytes - smallest)
+        self.assignment = Assignment(job.model, Rate(components=job.plan.components), max_bits=bits)
+        self.assignment.aim()
+        result = self.assignment.renew()
+        # The file codes labels better than their frequencies alone would: aim at the bits that fill it.
+        spent = 8.0 * (self._size(result) - smallest)
+        ratio = min(1.2, max(0.8, spent / max(1.0, result.fit.bits(self.assignment.rate.escape_bits or 0.0))))
+        self.assignment.max_bits = bits / ratio
+
+    def __call__(self, done: float) -> None:
+        self.steps += 1
+        if self.steps % self.job.plan.renew_every == 0:
+            self.assignment.renew(share=min(1.0, done / max(self.job.plan.anneal, 1e-9)))
+
+    def settle(self) -> None:
+        """Fix the labels at the smallest lambda, to a few percent, whose file is within the budget."""
+        assignment, fits = self.assignment, None
+        assignment.max_bits = None
+        trade, step = assignment.rate.trade, 1.3
+        for _ in range(40):
+            assignment.rate = replace(assignment.rate, trade=trade)
+            result = assignment.renew()
+            if self._size(result) <= self.max_bytes:
+                fits, trade = result, trade / step
+            else:
+                if fits is not None:
+                    step **= 0.5
+                trade *= step
+            if fits is not None and step < 1.03:
+                break
+        assert fits is not None  # at a large lambda one component is left, and that was checked to fit
+        settle(self.job.model, fits)
+
+    def _size(self, result: RateSharing) -> int:
+        twin = copy.deepcopy(self.job.model)
+        settle(twin, result)
+        return self.job.size_of(twin)
