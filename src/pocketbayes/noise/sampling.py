@@ -128,6 +128,8 @@ def _rms(law: Law, edges: Tensor, fallback: float) -> float:
 
 def sample_signs(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """+1 or -1 with equal probability: one random bit a draw, eight draws per table row."""
+    if torch.compiler.is_compiling():
+        return torch.randint_like(like, 2) * 2 - 1  # a graph keeps no table
     bits = random_words((like.numel() + 63) // 64, like.device, generator)
     rows = bits.view(torch.uint8).to(torch.int32)  # [8 * words]
     signs = _sign_table(like.dtype, like.device).index_select(0, rows)
