@@ -28,12 +28,13 @@ from pocketbayes.posterior.priors import FanIn, Scale, ZeroMean
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.prediction import evaluate
 from pocketbayes.sharing.latent import Assignment, make_latent, settle
-from pocketbayes.sharing.rate import Rate, RateSharing
+from pocketbayes.sharing.rate import Rate, RateSharing, share_by_rate
 from pocketbayes.sharing.sensitivity import laplace_sigma, sensitivity
 from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_private, share
 from pocketbayes.train import count_examples, fit
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
+ONE_COMPONENT = Rate(trade=1e9, components=1, escape_bits=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +303,7 @@ class _Job:
     def _smallest(self) -> int:
         """Bytes of the file when every weight shares one component: all but the labels."""
         trial = copy.deepcopy(self.model)
-        share(trial, Rate(trade=1e9, components=1, escape_bits=None))
+        share(trial, ONE_COMPONENT)
         return self.size_of(trial)
 
     def size_of(self, model: nn.Module) -> int:
@@ -350,7 +351,7 @@ class _Steering:
 
     def __init__(self, job: _Job, max_bytes: int, smallest: int) -> None:
         self.job, self.max_bytes, self.steps = job, max_bytes, 0
-        bits = 8.0 * (max_bytes - smallest)
+        bits = max(8.0, 8.0 * (max_bytes - smallest))
         self.assignment = Assignment(job.model, Rate(components=job.plan.components), max_bits=bits)
         self.assignment.aim()
         result = self.assignment.renew()
@@ -365,23 +366,31 @@ class _Steering:
             self.assignment.renew(share=min(1.0, done / max(self.job.plan.anneal, 1e-9)))
 
     def settle(self) -> None:
-        """Fix the labels at the smallest lambda, to a few percent, whose file is within the budget."""
-        assignment, fits = self.assignment, None
-        assignment.max_bits = None
-        trade, step = assignment.rate.trade, 1.3
-        for _ in range(40):
-            assignment.rate = replace(assignment.rate, trade=trade)
-            result = assignment.renew()
-            if self._size(result) <= self.max_bytes:
-                fits, trade = result, trade / step
-            else:
-                if fits is not None:
-                    step **= 0.5
-                trade *= step
-            if fits is not None and step < 1.03:
+        """Fix the labels at the smallest lambda, to about a percent, whose file is within the budget."""
+        self.assignment.max_bits = None
+        low = high = self.assignment.rate.trade
+        fits = self._labelled(high)
+        for doubling in range(12):
+            if fits is not None:
                 break
-        assert fits is not None  # at a large lambda one component is left, and that was checked to fit
+            low, high = high, high * 1.2 ** (2**doubling)
+            fits = self._labelled(high)
+        if fits is None:  # all but labels fill the budget
+            fits = share_by_rate(*self.assignment.latents(), ONE_COMPONENT)
+        elif low == high:
+            low = high / 1.2
+        for _ in range(5):
+            middle = (low * high) ** 0.5
+            better = self._labelled(middle)
+            low, high = (low, middle) if better is not None else (middle, high)
+            fits = better or fits
         settle(self.job.model, fits)
+
+    def _labelled(self, trade: float) -> RateSharing | None:
+        """Labels at that lambda, if their file is within the budget."""
+        self.assignment.rate = replace(self.assignment.rate, trade=trade)
+        result = self.assignment.renew()
+        return result if self._size(result) <= self.max_bytes else None
 
     def _size(self, result: RateSharing) -> int:
         twin = copy.deepcopy(self.job.model)

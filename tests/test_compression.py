@@ -1,0 +1,145 @@
+"""The whole pipeline on a small network."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pocketbayes as pb
+from pocketbayes import compression, nets
+
+
+def blobs(n: int, seed: int) -> TensorDataset:
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(4, (n,), generator=g)
+    centres = torch.randn(4, 10, generator=torch.Generator().manual_seed(7))
+    return TensorDataset(centres[y] + 0.5 * torch.randn(n, 10, generator=g), y)
+
+
+def net() -> nn.Module:
+    return nets.mlp([10, 48, 4])
+
+
+TRAIN = DataLoader(blobs(512, 0), 64, shuffle=True)
+VALIDATION = DataLoader(blobs(256, 1), 256)
+PLAN = pb.Plan(epochs=4, settling_epochs=1, temperature=0.01, tries=3)
+
+
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.random.default_generator.manual_seed(0)
+        model = net()
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(10):
+            for x, y in TRAIN:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+    return model
+
+
+def fp32_bytes(model: nn.Module) -> int:
+    return 4 * sum(p.numel() for p in model.parameters())
+
+
+def run(model: nn.Module, path: Path, **options) -> compression.CompressionReport:
+    settings = {"validation_loader": VALIDATION, "plan": PLAN, "progress": False, **options}
+    return pb.compress(model, TRAIN, path=path / "model.pocket", **settings)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.35])
+def test_the_file_keeps_the_budget_and_the_network_its_accuracy(
+    trained: nn.Module, tmp_path: Path, share: float
+) -> None:
+    model, budget = copy.deepcopy(trained), int(share * fp32_bytes(trained))
+    report = run(model, tmp_path, max_bytes=budget)
+    assert report.bytes == (tmp_path / "model.pocket").stat().st_size
+    assert 0.9 * budget < report.bytes <= budget
+    loaded = pb.load(tmp_path / "model.pocket", net())
+    before, after = pb.evaluate(trained, VALIDATION), pb.evaluate(loaded, VALIDATION)
+    assert after.accuracy > before.accuracy - 0.03
+    assert after.nll < before.nll + 0.1
+    assert pb.evaluate(model, VALIDATION).nll == pytest.approx(after.nll, abs=0.01)  # in place, and on disk
+    assert [s.name for s in report.stages] == ["start", "posterior", "sharing", "settling", "file"]
+    assert "trainable scalars" in str(report)
+
+
+def test_a_budget_of_loss_is_searched_for(trained: nn.Module, tmp_path: Path) -> None:
+    model = copy.deepcopy(trained)
+    report = run(model, tmp_path, max_accuracy_drop=0.05)
+    start = report.stages[0].metrics["accuracy"]
+    assert (
+        pb.evaluate(pb.load(tmp_path / "model.pocket", net()), VALIDATION, samples=8).accuracy
+        >= start - 0.055
+    )
+    assert sum(s.name.startswith("try") for s in report.stages) == 3
+    assert report.bytes < 0.5 * fp32_bytes(trained)
+
+
+def test_a_posterior_found_elsewhere_is_compressed_as_it_is(trained: nn.Module, tmp_path: Path) -> None:
+    model = pb.bayesianize(copy.deepcopy(trained), sigma=pb.Constant(0.02))
+    assert run(model, tmp_path, max_bytes=1500).bytes <= 1500
+
+
+def test_an_impossible_budget_names_the_smallest_reachable(trained: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot be met.*takes \d+") as error:
+        run(copy.deepcopy(trained), tmp_path, max_bytes=100)
+    smallest = int(str(error.value).split("takes ")[1].split(" ")[0].replace(",", ""))
+    assert run(copy.deepcopy(trained), tmp_path, max_bytes=smallest).bytes <= smallest
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moment", [3, 12, 25, 36])
+def test_an_interrupted_run_goes_on_where_it_was(
+    trained: nn.Module, tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    renew = compression._Steering.__call__
+
+    def until(self: compression._Steering, done: float) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == moment:
+            raise Killed
+        renew(self, done)
+
+    options = {"max_bytes": 1600, "checkpoints": tmp_path / "checkpoints"}
+    with monkeypatch.context() as patch:
+        patch.setattr(compression._Steering, "__call__", until)
+        try:
+            run(copy.deepcopy(trained), tmp_path, **options)
+        except Killed:
+            assert moment <= 32  # four epochs of eight steps; later, the run is done
+    resumed = copy.deepcopy(trained)
+    report = run(resumed, tmp_path, **options)
+    assert report.bytes <= 1600
+    assert pb.evaluate(resumed, VALIDATION).accuracy > 0.9
+    assert not list((tmp_path / "checkpoints").iterdir())  # the work is done: nothing is left
+
+
+BAD = {
+    "no budget": ({}, "exactly one"),
+    "two budgets": ({"max_bytes": 10, "max_nll_rise": 1.0}, "exactly one"),
+    "a negative budget": ({"max_nll_rise": -1.0}, "positive"),
+    "a loss without validation data": ({"max_nll_rise": 0.1, "validation_loader": None}, "validation"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
+def test_bad_input_gets_an_error_and_the_model_is_left_as_it_was(
+    trained: nn.Module, tmp_path: Path, options: dict, message: str
+) -> None:
+    model = copy.deepcopy(trained)
+    with pytest.raises(ValueError, match=message):
+        run(model, tmp_path, **options)
+    assert set(model.state_dict()) == set(trained.state_dict())
+    assert not list(tmp_path.iterdir())
