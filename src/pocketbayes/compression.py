@@ -370,7 +370,7 @@ class _Steering:
         self.assignment.max_bits = None
         low = high = self.assignment.rate.trade
         fits = self._labelled(high)
-        for doubling in range(12):
+        for doubling in range(8):
             if fits is not None:
                 break
             low, high = high, high * 1.2 ** (2**doubling)
