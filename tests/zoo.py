@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -298,6 +299,7 @@ def _symmetric() -> nn.Linear:
 
 def hugging_face() -> list[Animal]:
     """Tiny random models of the real Hugging Face architectures; slow to import, so on request."""
+    mend_torchvision()  # transformers imports it where it is installed
     from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, ViTConfig, ViTModel
 
     def gpt2() -> nn.Module:
@@ -326,3 +328,39 @@ def hugging_face() -> list[Animal]:
         Animal("hugging face bert", bert, _tokens, 10, 10),
         Animal("hugging face vit", vit, _images(3, 8), 10, 10),
     ]
+
+
+def vision_transformers() -> list[Animal]:
+    """The vision transformers of torchvision and timm, tiny; without them, none."""
+    mend_torchvision()
+    from timm.models.vision_transformer import VisionTransformer as Timm
+    from torchvision.models import VisionTransformer
+
+    def torchvision() -> nn.Module:
+        return VisionTransformer(
+            image_size=16, patch_size=8, num_layers=1, num_heads=2, hidden_dim=8, mlp_dim=16, num_classes=3
+        )
+
+    def timm() -> nn.Module:
+        return Timm(img_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=2, num_classes=3)
+
+    return [
+        Animal("torchvision vit", torchvision, _images(3, 16), 8, 8),
+        Animal("timm vit", timm, _images(3, 16), 8, 8),
+    ]
+
+
+def mend_torchvision() -> None:
+    """A torchvision built for CUDA misses two operators beside a CPU build of torch, and fails to import."""
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        return
+    except RuntimeError:
+        for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for operator in ("nms", "qnms"):
+            _MENDED.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+_MENDED = torch.library.Library("torchvision", "FRAGMENT")

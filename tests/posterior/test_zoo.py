@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from typing import Any
@@ -14,15 +15,15 @@ from torch.utils import _pytree as pytree
 import pocketbayes as pb
 from pocketbayes.ensemble import Ensemble, draw_seed
 from pocketbayes.posterior.weights import sites, stochastic_weights
-from zoo import ZOO, Animal, hugging_face
+from zoo import ZOO, Animal, hugging_face, vision_transformers
 
 TINY = pb.Constant(1e-12)
 WIDE = pb.Constant(0.3)
 
-try:
-    ANIMALS = [*ZOO, *hugging_face()]
-except ImportError:
-    ANIMALS = ZOO
+ANIMALS = list(ZOO)
+for more in (hugging_face, vision_transformers):
+    with contextlib.suppress(ImportError):
+        ANIMALS += more()
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
 every_animal = pytest.mark.parametrize("animal", ANIMALS, ids=lambda a: a.name)
 
