@@ -7,13 +7,13 @@ import socket
 from pathlib import Path
 
 import torch
-from scenarios import linear_gaussian
 from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 import pocketbayes as pb
 from pocketbayes.likelihood import Gaussian
 from pocketbayes.posterior.weights import stochastic_weights
+from scenarios import linear_gaussian
 
 
 def train(rank: int, port: int, folder: str) -> None:

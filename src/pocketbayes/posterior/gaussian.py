@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -32,3 +33,11 @@ def kl_divergence(q: Gaussian, m: Tensor | float, s: float) -> Tensor:
     scaled = (q.sigma / s).square()  # [*shape]
     shift = ((q.mu - m) / s).square()
     return 0.5 * (scaled + shift - 1.0 - scaled.log())
+
+
+def total_kl(q: Gaussian, m: Tensor | float, s: float) -> Tensor:
+    """`kl_divergence` summed over the elements, term by term: a third fewer passes over memory.  Eq. (3) again."""
+    moments = (
+        q.sigma.square().sum() + (q.mu if isinstance(m, float) and m == 0.0 else q.mu - m).square().sum()
+    )
+    return 0.5 * moments / s**2 - q.sigma.log().sum() + q.sigma.numel() * (math.log(s) - 0.5)

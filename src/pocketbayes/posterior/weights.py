@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draw, Draws, MeanDraw
-from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho, total_kl
 
 
 class StochasticWeight(nn.Module, ABC):
@@ -80,7 +80,7 @@ class PrivateWeight(StochasticWeight):
 
     def kl(self, original: Tensor) -> Tensor:
         q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
-        return kl_divergence(q, m, self.prior_sigma).sum() + shape_total(self.noise, *q)
+        return total_kl(q, m, self.prior_sigma) + shape_total(self.noise, *q)
 
     # Not a buffer: `.to(bfloat16)` would round it and DistributedDataParallel would send it at every step.
     def get_extra_state(self) -> Tensor:

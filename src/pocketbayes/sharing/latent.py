@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draws
-from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho, total_kl
 from pocketbayes.posterior.weights import PrivateWeight, StochasticWeight, stochastic_weights
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.mixture import label_dtype
@@ -71,7 +71,7 @@ class LatentWeight(StochasticWeight):
 
     def kl(self, original: Tensor) -> Tensor:
         q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
-        return kl_divergence(q, m, self.prior_sigma).sum() + shape_total(self.noise, *q)
+        return total_kl(q, m, self.prior_sigma) + shape_total(self.noise, *q)
 
     def get_extra_state(self) -> Tensor:
         return torch.tensor(self.prior_sigma, dtype=torch.float64)
