@@ -1,4 +1,4 @@
-"""The ELBO, and the one visible loop that maximises it."""
+"""`fit`: the one visible loop that maximises the ELBO."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,119 +22,15 @@ from pocketbayes import randomness
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.ensemble import unwrap
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
+from pocketbayes.history import Epoch, History, Settings
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.draws import mix, one_draw
 from pocketbayes.posterior.weights import StochasticWeight, kl_of, require_bayesian
 from pocketbayes.prediction import evaluate
 from pocketbayes.progress import bar
 
-
-class Nelbo(NamedTuple):
-    """The negative ELBO per training example, and its two parts."""
-
-    loss: Tensor  # nll + beta kl / num_data
-    nll: Tensor  # mean over the batch and the draws, nats
-    kl: Tensor  # of all weights, nats, not scaled
-
-
-def kl_divergence(model: nn.Module) -> Tensor:
-    """KL(q || p) in nats, summed over all stochastic weights.  Eq. (4) of docs/method.md."""
-    return kl_of(model)
-
-
-def nelbo(
-    model: nn.Module,
-    batch: Any,
-    num_data: int,
-    *,
-    likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
-    beta: float = 1.0,
-    samples: int = 1,
-) -> Nelbo:
-    """The loss of one batch: mean NLL + (beta / num_data) KL.  Eq. (5) of docs/method.md.
-
-    Args:
-        batch: `(x, ..., y)`, or a dict with labels.
-        num_data: how many examples the whole training set has; the KL belongs to all of them together.
-        samples: forward passes, each with a draw of its own.
-    """
-    if num_data < 1:
-        raise ValueError(f"num_data must be the number of training examples, got {num_data}.")
-    likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
-    parts = unpack(batch)
-    outputs = (model(*parts.args, **parts.kwargs) for _ in range(samples))
-    nll = torch.stack([likelihood.nll(output, parts.target).mean() for output in outputs]).mean()
-    kl = kl_of(model)
-    return Nelbo(nll + (beta / num_data) * kl, nll, kl)
-
-
-class Epoch(NamedTuple):
-    """What one epoch gave."""
-
-    epoch: int
-    nll: float  # mean over the epoch's batches, nats per example
-    kl: float  # at the end of the epoch, nats
-    beta: float
-    validation: dict[str, float]  # empty without validation data
-    seconds: float
-
-
-@dataclass
-class History:
-    """The epochs of a run, and which one the model was left at."""
-
-    epochs: list[Epoch] = field(default_factory=list)
-    best_epoch: int | None = None
-
-    def __getitem__(self, index: int) -> Epoch:
-        return self.epochs[index]
-
-    def __len__(self) -> int:
-        return len(self.epochs)
-
-    def __str__(self) -> str:
-        lines = []
-        for e in self.epochs:
-            scores = "".join(f"  {k} {v:.4f}" for k, v in e.validation.items())
-            star = " *" if e.epoch == self.best_epoch else ""
-            lines.append(
-                f"epoch {e.epoch:3d}  nll {e.nll:.4f}  kl {e.kl:.1f}  beta {e.beta:.2f}{scores}{star}"
-            )
-        return "\n".join(lines)
-
-
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How `fit` trains; the numbers that a resumed run must share with the run it resumes."""
-
-    epochs: int
-    num_data: int
-    lr: float
-    rho_lr: float
-    samples: int
-    beta: float
-    anneal: float
-    clip: float | None
-    accumulate: int
-    patience: int | None
-    validation_samples: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "num_data", "samples", "accumulate", "validation_samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"fit: {name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("lr", "rho_lr", "beta"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"fit: {name} must be a finite number >= 0, got {getattr(self, name)}.")
-        if not 0 <= self.anneal <= 1:
-            raise ValueError(f"fit: anneal is a share of all steps, in [0, 1], got {self.anneal}.")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"fit: clip must be positive or None, got {self.clip}.")
 
 
 def fit(

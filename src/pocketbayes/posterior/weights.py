@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +20,17 @@ from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_
 
 
 class StochasticWeight(nn.Module, ABC):
-    """A parametrization whose value is a draw w = mu + sigma z of one tensor of weights."""
+    """A parametrization whose value is a draw w = mu + sigma z of one tensor of weights, with its prior."""
 
     status: ClassVar[str]  # what `describe` calls it
-    prior_sigma: float
+    prior_mu: Tensor | None  # None is zero
 
-    def __init__(self, *, index: int, draws: Draws, noise: Noise) -> None:
+    def __init__(
+        self, *, prior_mu: Tensor | None, prior_sigma: float, index: int, draws: Draws, noise: Noise
+    ) -> None:
         super().__init__()
+        self.register_buffer("prior_mu", prior_mu)
+        self.prior_sigma = prior_sigma
         self.index = index
         self.draws = draws
         self.noise = noise
@@ -35,9 +39,17 @@ class StochasticWeight(nn.Module, ABC):
     def gaussian(self, original: Tensor) -> Gaussian:
         """The mean and standard deviation of every weight, in the tensor's own shape."""
 
-    @abstractmethod
     def kl(self, original: Tensor) -> Tensor:
         """KL(q || p) in nats, summed over the weights of this tensor."""
+        q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
+        return total_kl(q, m, self.prior_sigma) + shape_total(self.noise, *q)
+
+    # Not a buffer: `.to(bfloat16)` would round it and DistributedDataParallel would send it at every step.
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.prior_sigma, dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.prior_sigma = float(state)
 
     def sample(self, original: Tensor, draw: Draw) -> Tensor:
         """The weights of that draw; a function of (draw.seed, index) alone."""
@@ -58,36 +70,13 @@ class PrivateWeight(StochasticWeight):
 
     status = "stochastic"
     rho: Tensor
-    prior_mu: Tensor | None
 
-    def __init__(
-        self,
-        *,
-        sigma: Tensor,
-        prior_mu: Tensor | None,
-        prior_sigma: float,
-        index: int,
-        draws: Draws,
-        noise: Noise,
-    ) -> None:
-        super().__init__(index=index, draws=draws, noise=noise)
+    def __init__(self, *, sigma: Tensor, **common: Any) -> None:
+        super().__init__(**common)
         self.rho = nn.Parameter(rho_from_sigma(sigma))
-        self.register_buffer("prior_mu", prior_mu)
-        self.prior_sigma = prior_sigma
 
     def gaussian(self, original: Tensor) -> Gaussian:
         return Gaussian(original, sigma_from_rho(self.rho))
-
-    def kl(self, original: Tensor) -> Tensor:
-        q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
-        return total_kl(q, m, self.prior_sigma) + shape_total(self.noise, *q)
-
-    # Not a buffer: `.to(bfloat16)` would round it and DistributedDataParallel would send it at every step.
-    def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.prior_sigma, dtype=torch.float64)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        self.prior_sigma = float(state)
 
 
 class Site(NamedTuple):
@@ -109,6 +98,11 @@ class Site(NamedTuple):
     @property
     def gaussian(self) -> Gaussian:
         return self.weight.gaussian(self.original)
+
+
+def common(weight: StochasticWeight) -> dict[str, Any]:
+    """What a weight hands on to the one that takes its place: prior, index, draws and noise."""
+    return {name: getattr(weight, name) for name in ("prior_mu", "prior_sigma", "index", "draws", "noise")}
 
 
 def sites(model: nn.Module, *, every_name: bool = False) -> Iterator[Site]:

@@ -8,15 +8,13 @@ latent weights run away between renewals, since nothing they do is felt.)
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.noise import Noise, shape_total
-from pocketbayes.posterior.draws import Draws
-from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho, total_kl
-from pocketbayes.posterior.weights import PrivateWeight, StochasticWeight, stochastic_weights
+from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.weights import StochasticWeight, common, stochastic_weights
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.sharing.rate import Codebook as RateCodebook
@@ -29,26 +27,13 @@ class LatentWeight(StochasticWeight):
 
     status = "latent"
     rho: Tensor
-    prior_mu: Tensor | None
     labels: Tensor
     shared_mu: Tensor
     shared_sigma: Tensor
 
-    def __init__(
-        self,
-        *,
-        sigma: Tensor,
-        components: int,
-        prior_mu: Tensor | None,
-        prior_sigma: float,
-        index: int,
-        draws: Draws,
-        noise: Noise,
-    ) -> None:
-        super().__init__(index=index, draws=draws, noise=noise)
+    def __init__(self, *, sigma: Tensor, components: int, **common: Any) -> None:
+        super().__init__(**common)
         self.rho = nn.Parameter(rho_from_sigma(sigma))
-        self.register_buffer("prior_mu", prior_mu)
-        self.prior_sigma = prior_sigma
         self.components = components
         self.register_buffer("labels", torch.full(sigma.shape, components, dtype=label_dtype(components + 1)))
         self.register_buffer("shared_mu", sigma.new_zeros(components + 1))
@@ -69,31 +54,13 @@ class LatentWeight(StochasticWeight):
             )
         return Gaussian(mu + to_mu, sigma + to_sigma)
 
-    def kl(self, original: Tensor) -> Tensor:
-        q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
-        return total_kl(q, m, self.prior_sigma) + shape_total(self.noise, *q)
-
-    def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.prior_sigma, dtype=torch.float64)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        self.prior_sigma = float(state)
-
 
 def make_latent(model: nn.Module, components: int) -> None:
     """Every private weight becomes a latent one, in place; until labelled, all escape and nothing changes."""
     new: dict[int, StochasticWeight] = {}
     for site in require_private(model):
-        old = cast(PrivateWeight, site.weight)
-        new[id(old)] = LatentWeight(
-            sigma=site.gaussian.sigma.detach(),
-            components=components,
-            prior_mu=old.prior_mu,
-            prior_sigma=old.prior_sigma,
-            index=old.index,
-            draws=old.draws,
-            noise=old.noise,
-        )
+        sigma = site.gaussian.sigma.detach()
+        new[id(site.weight)] = LatentWeight(sigma=sigma, components=components, **common(site.weight))
     swap(model, new)
 
 

@@ -15,6 +15,7 @@ from pocketbayes.posterior.weights import (
     PrivateWeight,
     Site,
     StochasticWeight,
+    common,
     require_bayesian,
     sites,
 )
@@ -257,11 +258,7 @@ def install(
             outlier_sigma=sigmas[label == codebook.components],
             blends=blend,
             counts_codebook=number == 0,
-            prior_mu=getattr(old, "prior_mu", None),
-            prior_sigma=old.prior_sigma,
-            index=old.index,
-            draws=old.draws,
-            noise=old.noise,
+            **common(old),
         )
     swap(model, new)
 

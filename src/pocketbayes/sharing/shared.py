@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.noise import Law as NoiseLaw
-from pocketbayes.noise import Noise, shape_total
-from pocketbayes.posterior.draws import Draw, Draws
+from pocketbayes.noise import shape_total
+from pocketbayes.posterior.draws import Draw
 from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight
 from pocketbayes.sharing.blend import Law, blended_law
@@ -57,7 +57,6 @@ class SharedWeight(StochasticWeight):
     status = "shared"
     labels: Tensor
     rho: Tensor
-    prior_mu: Tensor | None
     blend_position: Tensor
     blend_component: Tensor
     blend_alpha: Tensor
@@ -70,24 +69,18 @@ class SharedWeight(StochasticWeight):
         outlier_sigma: Tensor,
         blends: Blends | None,
         counts_codebook: bool,
-        prior_mu: Tensor | None,
-        prior_sigma: float,
-        index: int,
-        draws: Draws,
-        noise: Noise,
+        **common: Any,
     ) -> None:
-        super().__init__(index=index, draws=draws, noise=noise)
+        super().__init__(**common)
         self.codebook = codebook
         self.shape = labels.shape
         self.rho = nn.Parameter(rho_from_sigma(outlier_sigma))
         self.register_buffer("labels", labels.reshape(-1).to(label_dtype(codebook.components + 1)))
-        self.register_buffer("prior_mu", prior_mu)
         dtype = outlier_sigma.dtype
         position, component, alpha = blends or _no_blends(labels.device)
         self.register_buffer("blend_position", position.to(torch.int32))
         self.register_buffer("blend_component", component.to(label_dtype(codebook.components)))
         self.register_buffer("blend_alpha", alpha.to(dtype))
-        self.prior_sigma = prior_sigma
         self.counts_codebook = counts_codebook
         self._derived: _Derived | None = None
 
@@ -170,12 +163,6 @@ class SharedWeight(StochasticWeight):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_derived": None}
-
-    def get_extra_state(self) -> Tensor:
-        return torch.tensor(self.prior_sigma, dtype=torch.float64)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        self.prior_sigma = float(state)
 
 
 class _Derived(NamedTuple):

@@ -1,0 +1,37 @@
+"""Write RESULTS.md from the result files beside the experiments:  python -m experiments.results
+
+An experiment is a module here with `RESULT`, the path of its json file, and `section(result)`, its part of the page.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+from pocketbayes.files import write_atomically
+
+PAGE = Path(__file__).parent.parent / "RESULTS.md"
+EXPERIMENTS = ("digits_calibration", "digits_frontier", "resnet20_rate")
+INTRODUCTION = """# Results
+
+Written by `python -m experiments.results` from the json files in `experiments/`, not by hand. Each part names the
+command that measures it again. ± is one standard error; ECE is a fraction (0.01 is 1 %), NLL is in nats.
+"""
+
+
+def page() -> str:
+    """The whole of RESULTS.md."""
+    parts = [INTRODUCTION]
+    for name in EXPERIMENTS:
+        experiment = importlib.import_module(f"experiments.{name}")
+        parts.append(experiment.section(json.loads(experiment.RESULT.read_text())))
+    return "\n".join(parts)
+
+
+def main() -> None:
+    write_atomically(PAGE, page().encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What a training run is told and what it tells: its settings, its epochs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How `fit` trains; the numbers that a resumed run must share with the run it resumes."""
+
+    epochs: int
+    num_data: int
+    lr: float
+    rho_lr: float
+    samples: int
+    beta: float
+    anneal: float
+    clip: float | None
+    accumulate: int
+    patience: int | None
+    validation_samples: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "num_data", "samples", "accumulate", "validation_samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"fit: {name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("lr", "rho_lr", "beta"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"fit: {name} must be a finite number >= 0, got {getattr(self, name)}.")
+        if not 0 <= self.anneal <= 1:
+            raise ValueError(f"fit: anneal is a share of all steps, in [0, 1], got {self.anneal}.")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"fit: clip must be positive or None, got {self.clip}.")
+
+
+class Epoch(NamedTuple):
+    """What one epoch gave."""
+
+    epoch: int
+    nll: float  # mean over the epoch's batches, nats per example
+    kl: float  # at the end of the epoch, nats
+    beta: float
+    validation: dict[str, float]  # empty without validation data
+    seconds: float
+
+
+@dataclass
+class History:
+    """The epochs of a run, and which one the model was left at."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    best_epoch: int | None = None
+
+    def __getitem__(self, index: int) -> Epoch:
+        return self.epochs[index]
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def __str__(self) -> str:
+        lines = []
+        for e in self.epochs:
+            scores = "".join(f"  {k} {v:.4f}" for k, v in e.validation.items())
+            star = " *" if e.epoch == self.best_epoch else ""
+            lines.append(
+                f"epoch {e.epoch:3d}  nll {e.nll:.4f}  kl {e.kl:.1f}  beta {e.beta:.2f}{scores}{star}"
+            )
+        return "\n".join(lines)
