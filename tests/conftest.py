@@ -1,4 +1,4 @@
-"""Settings for all tests: repeatable hypothesis runs, one seed, two threads."""
+"""Settings for all tests: repeatable hypothesis runs, one seed, one thread."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # zoo, scenarios
+
+torch.set_num_threads(1)  # small networks gain nothing from more, and busy machines lose much
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")

@@ -181,9 +181,9 @@ def test_the_demo_prints_a_column_for_every_stage(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_the_demo_makes_the_network_better_calibrated() -> None:
+def test_the_demo_makes_the_network_less_sure_where_it_is_wrong_or_the_input_is_foreign() -> None:
     plain, bayesian = (stage.scores for stage in demo.stages(seed=0, progress=False))
-    assert min(plain["accuracy"], bayesian["accuracy"]) > 0.95
+    assert min(plain["accuracy"], bayesian["accuracy"]) > 0.9
     assert bayesian["confidence_wrong"] < plain["confidence_wrong"]
     assert bayesian["confidence_foreign"] < plain["confidence_foreign"]
 

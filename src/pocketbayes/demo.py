@@ -38,8 +38,10 @@ ROWS = {
     "auroc": "digit or photograph (AUROC)",
 }
 LEGEND = (
-    "NLL, ECE and Brier: lower is better.  Photographs: 8 x 8 patches of scikit-learn's two pictures, which no digit "
-    "classifier should be sure about.  AUROC: how well predictive entropy tells them from digits; 0.5 is chance."
+    f"Trained on {LABELLED} of scikit-learn's digits, a part of them for validation.  "
+    "NLL, ECE and Brier: lower is better.  "
+    "Photographs: 8 x 8 patches of scikit-learn's two pictures, which no digit classifier should be sure about.  "
+    "AUROC: how well predictive entropy tells them from digits; 0.5 is chance."
 )
 
 
