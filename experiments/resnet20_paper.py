@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from experiments.resnet20_rate import IMAGENET
 from safetensors.torch import load_file
 
 import pocketbayes as pb
+from experiments.resnet20_rate import IMAGENET
 from pocketbayes import data, nets
 from pocketbayes.data import crop_flip, hold_out
 
