@@ -217,6 +217,18 @@ def test_a_compiled_model_draws_and_can_be_still(build) -> None:
 
 
 @every_kind
+def test_an_exported_model_draws_and_has_the_right_mean(build) -> None:
+    model, x = build(), torch.randn(4, 6, dtype=torch.double)
+    program = torch.export.export(model, (x,)).module()
+    with torch.no_grad():
+        exported = torch.stack([program(x) for _ in range(2000)])
+        eager = torch.stack([model(x) for _ in range(2000)])
+    error = (exported.var(0) + eager.var(0)).div(2000).sqrt()
+    assert ((exported.mean(0) - eager.mean(0)) / error).abs().max() < 4.5
+    assert (exported.std(0) / eager.std(0) - 1).abs().max() < 0.15
+
+
+@every_kind
 def test_autocast_and_dtype_moves_work(build) -> None:
     model = build().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):

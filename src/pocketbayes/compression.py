@@ -174,7 +174,7 @@ def compress(
         job.search(budget)
     started = time.monotonic()
     job.report.saved = save(model, path, precision=precision, metadata=metadata)
-    job.report.sharing = report_of(model, "rate")
+    job.report.sharing = replace(report_of(model, "rate"), distortion=job.distortion)
     job.report.stages.append(
         Stage("file", time.monotonic() - started, {}, f"{job.report.saved.total:,} bytes")
     )
@@ -207,6 +207,7 @@ class _Job:
             self.folder.mkdir(parents=True, exist_ok=True)
         numbers = sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in model.buffers())
         self.report = CompressionReport(plain_bytes=4 * numbers)
+        self.distortion = 0.0  # of the last sharing, nats of free energy
 
     # --- stages --------------------------------------------------------------------------------------------------
 
@@ -251,7 +252,7 @@ class _Job:
                 self._write("posterior", dict(self.model.state_dict()))
         require_private(self.model)
         if plan.posterior_epochs:
-            self._fit("posterior-fit", plan.posterior_epochs, plan.lr, 10 * plan.lr)
+            self._fit("posterior-fit", epochs=plan.posterior_epochs, lr=plan.lr, rho_lr=10 * plan.lr)
         self.measure("posterior", started)
 
     def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
@@ -265,12 +266,18 @@ class _Job:
             )
         make_latent(self.model, plan.components)
         steering = _Steering(self, max_bytes, smallest)
-        self._fit(f"{name}-fit", plan.epochs, plan.lr, plan.rho_lr, on_step=steering)
-        steering.settle()
+        self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
+        self.distortion = steering.settle()
         self.measure(name, started)
         if plan.settling_epochs:
             started = time.monotonic()
-            self._fit(f"{name}-settling", plan.settling_epochs, plan.settling_lr, plan.settling_lr)
+            # Labels and so the size are fixed: the best epoch on validation data is kept.
+            settings = {
+                "lr": plan.settling_lr,
+                "rho_lr": plan.settling_lr,
+                "validation": self.validation_loader,
+            }
+            self._fit(f"{name}-settling", epochs=plan.settling_epochs, **settings)
             return self.measure("settling", started)
         return self.report.stages[-1].metrics
 
@@ -281,14 +288,14 @@ class _Job:
         weights = sum(s.gaussian.mu.numel() for s in stochastic_weights(posterior))
         low, high = math.log(self._smallest()), math.log(self._smallest() + weights * MOST_BITS / 8)
         size, best = math.log(self._smallest() + weights * 3.0 / 8), None
-        losses: list[str] = []
+        losses, distortion = list[str](), 0.0
         for number in range(self.plan.tries):
             adopt(self.model, copy.deepcopy(posterior))
             metrics = self.share_within(int(math.exp(size)), f"try {number + 1}")
             scores = ", ".join(f"{k} {v:.4f}" for k, v in metrics.items() if k in ("accuracy", "nll"))
             losses.append(f"{int(math.exp(size)):,} bytes: {scores}")
             if budget.kept(before, metrics):
-                best, high = copy.deepcopy(self.model), size
+                best, high, distortion = copy.deepcopy(self.model), size, self.distortion
             else:
                 low = size
             size = (low + high) / 2
@@ -297,6 +304,7 @@ class _Job:
                 f"the budget cannot be met in {self.plan.tries} tries. Reached: {'; '.join(losses)}."
             )
         adopt(self.model, best)
+        self.distortion = distortion
 
     # --- small things --------------------------------------------------------------------------------------------
 
@@ -309,23 +317,19 @@ class _Job:
     def size_of(self, model: nn.Module) -> int:
         return len(encode(to_pocket(model, precision=self.precision, metadata=self.metadata)).data)
 
-    def _fit(
-        self, name: str, epochs: int, lr: float, rho_lr: float, on_step: Callable[[float], None] | None = None
-    ) -> None:
+    def _fit(self, name: str, **settings: Any) -> None:
         fit(
             self.model,
             self.train_loader,
-            epochs=epochs,
             likelihood=self.likelihood,
             num_data=self.num_data,
-            lr=lr,
-            rho_lr=rho_lr,
             beta=self.plan.temperature,
             anneal=0.0,
             seed=self.plan.seed,
+            validation_samples=self.plan.samples,
             checkpoint=None if self.folder is None else self.folder / f"{name}.safetensors",
             progress=self.progress,
-            on_step=on_step,
+            **settings,
         )
 
     def _has(self, name: str) -> bool:
@@ -365,8 +369,8 @@ class _Steering:
         if self.steps % self.job.plan.renew_every == 0:
             self.assignment.renew(share=min(1.0, done / max(self.job.plan.anneal, 1e-9)))
 
-    def settle(self) -> None:
-        """Fix the labels at the smallest lambda, to about a percent, whose file is within the budget."""
+    def settle(self) -> float:
+        """Fix the labels at the smallest lambda, to about a percent, whose file fits; returns the nats that costs."""
         self.assignment.max_bits = None
         low = high = self.assignment.rate.trade
         fits = self._labelled(high)
@@ -385,6 +389,7 @@ class _Steering:
             low, high = (low, middle) if better is not None else (middle, high)
             fits = better or fits
         settle(self.job.model, fits)
+        return float(fits.fit.distortion.sum())
 
     def _labelled(self, trade: float) -> RateSharing | None:
         """Labels at that lambda, if their file is within the budget."""

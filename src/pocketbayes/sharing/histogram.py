@@ -24,6 +24,7 @@ SAMPLE = 1 << 18  # weights that shape the grid
 PARTS = 4  # into which a chunk is split to be counted
 EXACT_BELOW = 1 << 16  # so few weights are kept as they are, one bin for each distinct one
 
+NARROWEST = 1e-30  # an axis; cells of a narrower one would overflow float32
 Chunks = Iterable[tuple[Tensor, Tensor]]
 
 
@@ -210,7 +211,7 @@ def make_grid(chunks: Chunks, *, bins: int = 512) -> Grid | Distinct:
 
 def make_axis(sample: Tensor, low: float, high: float, bins: int) -> Axis:
     """An axis over [low, high] with at most `bins` bins, dense where the sample is: bin density ~ density^(1/3)."""
-    if not high > low:
+    if not high - low > NARROWEST:
         return Axis(
             low, 0.0, torch.zeros(1, dtype=torch.int32), torch.tensor([low, high], dtype=torch.float64)
         )

@@ -90,6 +90,11 @@ class SharingReport:
             f"{self.how}: {self.weights:,} weights share {self.components} components "
             f"({self.components_before_merging} before merging), {self.outliers:,} outliers, {self.blends:,} blends, "
             f"{self.bits_per_weight:.2f} bits a label, {self.trainable:,} trainable scalars"
+            + (
+                ""
+                if self.distortion is None
+                else f", {self.distortion / self.weights:.2f} nats a weight lost"
+            )
         )
 
 
