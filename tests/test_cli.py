@@ -81,7 +81,7 @@ def test_inspect_shows_every_section_and_tensor(capsys: pytest.CaptureFixture[st
     assert run("inspect", str(SHARED)) == 0
     shown = capsys.readouterr().out
     assert f"{SHARED.stat().st_size:,} bytes" in shown
-    for expected in ("LABL", "codebook: 12 components", "conv.weight", "12x8x3x3", "2.81", "gaussian"):
+    for expected in ("LABL", "codebook: 12 components", "conv.weight", "12x8x3x3", "2.81", "Gaussian"):
         assert expected in shown
 
 
