@@ -12,7 +12,13 @@ from pathlib import Path
 from pocketbayes.files import write_atomically
 
 PAGE = Path(__file__).parent.parent / "RESULTS.md"
-EXPERIMENTS = ("digits_calibration", "digits_frontier", "resnet20_rate", "resnet20_paper")
+EXPERIMENTS = (
+    "digits_calibration",
+    "digits_frontier",
+    "resnet20_rate",
+    "resnet20_paper",
+    "mixture_likelihood",
+)
 INTRODUCTION = """# Results
 
 Written by `python -m experiments.results` from the json files in `experiments/`, not by hand. Each part names the
