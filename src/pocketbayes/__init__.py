@@ -28,7 +28,7 @@ _HOME = {
     "Rate": "sharing.rate",
     "Paper": "sharing.share",
     "compress": "compression",
-    "Plan": "compression",
+    "Plan": "plan",
     "predict": "prediction",
     "evaluate": "prediction",
     "Predictive": "prediction",

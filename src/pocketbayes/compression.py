@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +23,9 @@ from pocketbayes.artifact import Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.plan import Budget, Plan
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.posterior.priors import FanIn, Scale, ZeroMean
+from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.prediction import evaluate
 from pocketbayes.sharing.latent import Assignment, make_latent, settle
@@ -35,59 +36,6 @@ from pocketbayes.train import count_examples, fit
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 ONE_COMPONENT = Rate(trade=1e9, components=1, escape_bits=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What the user asks for: a size, or the largest loss on validation data."""
-
-    max_bytes: int | None = None
-    max_accuracy_drop: float | None = None  # a fraction: 0.01 is one point
-    max_nll_rise: float | None = None  # nats
-
-    def __post_init__(self) -> None:
-        given = [name for name, value in asdict(self).items() if value is not None]
-        if len(given) != 1:
-            raise ValueError(
-                f"compress needs exactly one of max_bytes, max_accuracy_drop, max_nll_rise; got {given or 'none'}."
-            )
-        if asdict(self)[given[0]] < 0 or self.max_bytes == 0:
-            raise ValueError(f"compress: {given[0]} must be positive, got {asdict(self)[given[0]]}.")
-
-    def kept(self, before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-        """Whether the loss from `before` to `after` is within the budget."""
-        if self.max_accuracy_drop is not None:
-            return before["accuracy"] - after["accuracy"] <= self.max_accuracy_drop + 1e-12
-        assert self.max_nll_rise is not None
-        return after["nll"] - before["nll"] <= self.max_nll_rise
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How `compress` works; the defaults suit a trained network."""
-
-    temperature: float = 0.1  # of the posterior: the weight of the KL in training, and its widths squared
-    prior: Scale = FanIn(1.0)
-    sensitivity_batches: int | None = 200
-    posterior_epochs: int = 0  # of training on the ELBO before sharing
-    epochs: int = 4  # of training that alternates with re-assignment
-    settling_epochs: int = 1  # with labels fixed
-    lr: float = 2e-3
-    rho_lr: float = 0.0  # of the latent widths while sharing; the Laplace widths are kept by default
-    settling_lr: float = 3e-4
-    renew_every: int = 1  # steps between re-assignments; more is faster, and worse
-    anneal: float = 0.25  # share of the steps in which lambda rises to its value
-    components: int = 64
-    tries: int = 4  # trainings in the search for max_accuracy_drop and max_nll_rise
-    samples: int = 8  # draws in validation
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"compress: temperature must be positive, got {self.temperature}.")
-        for name in ("renew_every", "components", "tries", "samples", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"compress: {name} must be at least 1, got {getattr(self, name)}.")
 
 
 class Stage(NamedTuple):
