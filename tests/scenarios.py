@@ -57,3 +57,8 @@ def linear_gaussian(n: int = 64, d: int = 5) -> LinearGaussian:
     )
     w = torch.randn(d, 1, generator=g, dtype=torch.float64)
     return LinearGaussian(x, x @ w + 0.3 * torch.randn(n, 1, generator=g, dtype=torch.float64), 0.3, 0.8)
+
+
+def prior_matters() -> LinearGaussian:
+    """Data so weak that counting the KL twice halves the posterior's variance or so."""
+    return linear_gaussian(60, 3)._replace(noise=3.0, prior_sigma=0.3)

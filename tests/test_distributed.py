@@ -13,14 +13,14 @@ from torch.nn.parallel import DistributedDataParallel
 import pocketbayes as pb
 from pocketbayes.likelihood import Gaussian
 from pocketbayes.posterior.weights import stochastic_weights
-from scenarios import linear_gaussian
+from scenarios import prior_matters
 
 
 def train(rank: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     distributed.init_process_group("gloo", rank=rank, world_size=2)
-    truth = linear_gaussian(60, 3)
+    truth = prior_matters()
     model = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Constant(0.05))
     wrapped = DistributedDataParallel(model)
     mine = [(truth.x[rank::2], truth.y[rank::2])]
@@ -39,6 +39,8 @@ def test_two_processes_train_one_posterior(tmp_path: Path) -> None:
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert torch.equal(first["mu"], second["mu"])
     assert torch.equal(first["sigma"], second["sigma"])
-    truth = linear_gaussian(60, 3)
+    truth = prior_matters()
     assert (first["sigma"][0] / truth.sigma - 1).abs().max() < 0.15
+    counted_twice = (truth.precision.diagonal() + 1 / truth.prior_sigma**2).rsqrt()
+    assert (counted_twice / truth.sigma - 1).abs().max() > 0.2  # the control: that would be told apart
     assert ((first["mu"][0] - truth.mu) / truth.sigma).abs().max() < 0.3

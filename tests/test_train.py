@@ -17,7 +17,7 @@ from pocketbayes import nets
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.likelihood import Gaussian, Heteroscedastic
 from pocketbayes.posterior.weights import stochastic_weights
-from scenarios import linear_gaussian
+from scenarios import linear_gaussian, prior_matters
 
 
 def blobs(n: int = 96, seed: int = 0) -> TensorDataset:
@@ -110,7 +110,7 @@ def test_the_seed_decides_everything() -> None:
 @pytest.mark.parametrize("batches", [1, 6])
 def test_the_kl_counts_once_however_many_batches(batches: int) -> None:
     """The optimum of the ELBO does not depend on the batch size."""
-    truth = linear_gaussian(60, 3)
+    truth = prior_matters()
     data = [(truth.x[i::batches], truth.y[i::batches]) for i in range(batches)]
     m = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Constant(0.1))
     pb.fit(
@@ -118,6 +118,8 @@ def test_the_kl_counts_once_however_many_batches(batches: int) -> None:
     )
     sigma = stochastic_weights(m)[0].gaussian.sigma[0]
     assert (sigma / truth.sigma - 1).abs().max() < 0.15
+    counted_six_times = (truth.precision.diagonal() + 5 / truth.prior_sigma**2).rsqrt()
+    assert (counted_six_times / truth.sigma - 1).abs().min() > 0.3  # the control: that would be told apart
 
 
 def test_annealing_rises_to_its_end_and_patience_waits_for_it() -> None:
