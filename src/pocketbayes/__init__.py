@@ -22,6 +22,7 @@ _HOME = {
     "kl_divergence": "objective",
     "nelbo": "objective",
     "fit": "train",
+    "fit_map": "train",
     "sensitivity": "sharing.sensitivity",
     "laplace_sigma": "sharing.sensitivity",
     "share": "sharing.share",

@@ -23,6 +23,7 @@ from pocketbayes.artifact import Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.loop import count_examples
 from pocketbayes.plan import Budget, Plan
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.priors import ZeroMean
@@ -32,7 +33,7 @@ from pocketbayes.sharing.latent import Assignment, make_latent, settle
 from pocketbayes.sharing.rate import Rate, RateSharing, share_by_rate
 from pocketbayes.sharing.sensitivity import laplace_sigma, sensitivity
 from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_private, share
-from pocketbayes.train import count_examples, fit
+from pocketbayes.train import fit
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 ONE_COMPONENT = Rate(trade=1e9, components=1, escape_bits=None)

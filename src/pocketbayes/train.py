@@ -1,36 +1,22 @@
-"""`fit`: the one visible loop that maximises the ELBO."""
+"""`fit`: a posterior by the ELBO; `fit_map`: its limit of zero width, one set of weights."""
 
 from __future__ import annotations
 
-import math
 import os
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from itertools import islice
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from pocketbayes import randomness
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
-from pocketbayes.ensemble import unwrap
-from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.history import Epoch, History, Settings
-from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
-from pocketbayes.posterior.draws import mix, one_draw
-from pocketbayes.posterior.weights import StochasticWeight, kl_of, require_bayesian
-from pocketbayes.prediction import evaluate
-from pocketbayes.progress import bar
-
-OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
-ScheduleFactory = Callable[[Optimizer], LRScheduler]
+from pocketbayes.likelihood import Likelihood
+from pocketbayes.loop import OptimizerFactory, Run, ScheduleFactory, count_examples
+from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip, to_deterministic
+from pocketbayes.posterior.draws import mean_weights
+from pocketbayes.posterior.priors import Prior, scale_of
+from pocketbayes.posterior.weights import require_bayesian, stochastic_weights
 
 
 def fit(
@@ -96,303 +82,82 @@ def fit(
         validation_samples=validation_samples,
         seed=seed,
     )
-    run = _Run(model, loader, settings, likelihood, optimizer, schedule, autocast, validation, checkpoint)
+    run = Run(model, loader, settings, likelihood, optimizer, schedule, autocast, validation, checkpoint)
     run.on_step = on_step
     with randomness.forked():
         return run.go(checkpoint_seconds, progress, on_epoch)
 
 
-class _Run:
-    """The state of one training run: everything that a checkpoint holds."""
+def fit_map(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    epochs: int,
+    prior: Prior | None = None,
+    likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
+    num_data: int | None = None,
+    lr: float = 1e-3,
+    optimizer: OptimizerFactory | None = None,
+    schedule: ScheduleFactory | None = None,
+    clip: float | None = None,
+    accumulate: int = 1,
+    autocast: torch.dtype | None = None,
+    validation: Iterable[Any] | None = None,
+    patience: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 60.0,
+    seed: int = 0,
+    progress: bool = True,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> History:
+    """Train one set of weights, the mode of the posterior: minimise mean NLL - ln p(w) / num_data.
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loader: Iterable[Any],
-        settings: Settings,
-        likelihood: Likelihood | Callable[[Any, Any], Tensor] | None,
-        optimizer: OptimizerFactory | None,
-        schedule: ScheduleFactory | None,
-        autocast: torch.dtype | None,
-        validation: Iterable[Any] | None,
-        checkpoint: str | os.PathLike[str] | None,
-    ) -> None:
-        self.model, self.loader, self.settings = model, loader, settings
-        self.likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
-        self.validation, self.autocast = validation, autocast
-        self.path = None if checkpoint is None else Path(checkpoint)
-        self.steps_per_epoch = _length(loader, settings.accumulate)
-        groups = _parameter_groups(model, self.likelihood, settings)
-        self.optimizer = torch.optim.Adam(groups) if optimizer is None else optimizer(groups)
-        self.schedule = self._cosine() if schedule is None else schedule(self.optimizer)
-        self.device = next(model.parameters()).device
-        self.history = History()
-        self.epoch, self.batch = 0, 0  # the next batch to train on
-        self.best_nll, self.bad_epochs = math.inf, 0
-        self.best: dict[str, Tensor] | None = None
-        self.epoch_nll: list[float] = []
-        self.on_step: Callable[[float], None] | None = None
-
-    def _cosine(self) -> LRScheduler:
-        total = self.settings.epochs * self.steps_per_epoch
-        return torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * min(1.0, step / total)))
-        )
-
-    # --- the loop --------------------------------------------------------------------------------------------
-
-    def go(
-        self, checkpoint_seconds: float, progress: bool, on_epoch: Callable[[Epoch], None] | None
-    ) -> History:
-        self._resume()
-        batches = self.steps_per_epoch * self.settings.accumulate
-        with bar("fit", self.settings.epochs * batches, enabled=progress, done=self.epoch * batches) as shown:
-            while self.epoch < self.settings.epochs and not self._out_of_patience():
-                started = saved = time.monotonic()
-                self.model.train()
-                for batch in self._batches():
-                    nll, kl = self._train_on(batch)
-                    self.epoch_nll.append(nll)
-                    shown.advance(f"nll {nll:.3f}  kl {kl:,.0f}")
-                    if self.path is not None and time.monotonic() - saved > checkpoint_seconds:
-                        self._save()
-                        saved = time.monotonic()
-                self._end_epoch(time.monotonic() - started)
-                if on_epoch is not None:
-                    on_epoch(self.history[-1])
-                self._save()
-        if self.best is not None:
-            self.model.load_state_dict(self.best)
-        return self.history
-
-    def _batches(self) -> Iterator[Batch]:
-        """The rest of the epoch's batches; their order, and every random number, follow from (seed, epoch, batch)."""
-        resumed_at = self.batch
-        here = randomness.state() if resumed_at else None
-        randomness.seed_all(mix(self.settings.seed, self.epoch, _rank()))
-        stream = iter(self.loader)
-        for _ in islice(stream, resumed_at):
-            pass
-        if here is not None:
-            randomness.set_state(here)
-        for raw in stream:
-            yield unpack(raw, self.device)
-        if self.batch == 0:
-            raise ValueError("The loader to train on is empty. Pass one with at least one batch.")
-
-    def _train_on(self, batch: Batch) -> tuple[float, float]:
-        """One batch, and a step of the optimizer when enough of them are gathered; returns (NLL, KL)."""
-        settings, nll_sum = self.settings, 0.0
-        for s in range(settings.samples):
-            last = s == settings.samples - 1
-            seed = mix(settings.seed, self.epoch, self.batch, s, _rank())
-            with one_draw(self.model, seed), nullcontext() if last else _no_sync(self.model):
-                with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-                    output = self.model(*batch.args, **batch.kwargs)
-                nll = self.likelihood.nll(output, batch.target).mean()
-                self._require_finite(nll, batch)
-                loss = nll / settings.samples
-                if last:  # the KL has no noise: once a step is enough
-                    kl = kl_of(self.model)
-                    loss = loss + self.beta * kl / settings.num_data
-                (loss / settings.accumulate).backward()
-            nll_sum += nll.item()
-        self.batch += 1
-        if self.batch % settings.accumulate == 0:
-            self._step()
-            if self.on_step is not None:
-                done = self.epoch * self.steps_per_epoch + self.batch // settings.accumulate
-                self.on_step(done / (settings.epochs * self.steps_per_epoch))
-        return nll_sum / settings.samples, kl.item()
-
-    def _step(self) -> None:
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, self.settings.clip or math.inf)
-        if not bool(torch.isfinite(norm)):
-            self._raise_non_finite("gradient", lambda p: p.grad)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.schedule.step()
-
-    @property
-    def annealed(self) -> float:
-        """Rises linearly from 0 to 1 over the first `anneal` of all steps."""
-        batches = self.steps_per_epoch * self.settings.accumulate
-        total = self.settings.epochs * batches * self.settings.anneal
-        return 1.0 if total == 0 else min(1.0, (self.epoch * batches + self.batch) / total)
-
-    @property
-    def beta(self) -> float:
-        return self.settings.beta * self.annealed
-
-    def _end_epoch(self, seconds: float) -> None:
-        annealed, beta = self.annealed >= 1.0, self.beta
-        scores: dict[str, float] = {}
-        if self.validation is not None:
-            with randomness.forked():
-                scores = evaluate(
-                    self.model,
-                    self.validation,
-                    likelihood=self.likelihood,
-                    samples=self.settings.validation_samples,
-                    seed=self.settings.seed,
-                )
-            if annealed or self.epoch == self.settings.epochs - 1:
-                self._judge(scores["nll"])
-        mean_nll = sum(self.epoch_nll) / len(self.epoch_nll)
-        with torch.no_grad():
-            kl = kl_of(self.model).item()
-        self.history.epochs.append(Epoch(self.epoch, mean_nll, kl, beta, dict(scores), seconds))
-        self.epoch, self.batch, self.epoch_nll = self.epoch + 1, 0, []
-
-    def _judge(self, nll: float) -> None:
-        if nll < self.best_nll:
-            self.best_nll, self.bad_epochs, self.history.best_epoch = nll, 0, self.epoch
-            self.best = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
-        else:
-            self.bad_epochs += 1
-
-    def _out_of_patience(self) -> bool:
-        return self.settings.patience is not None and self.bad_epochs >= self.settings.patience
-
-    # --- what can go wrong -----------------------------------------------------------------------------------
-
-    def _require_finite(self, nll: Tensor, batch: Batch) -> None:
-        if bool(torch.isfinite(nll)):
-            return
-        for name, t in (*enumerate(batch.args), *batch.kwargs.items(), ("target", batch.target)):
-            if isinstance(t, Tensor) and t.is_floating_point() and not bool(torch.isfinite(t).all()):
-                raise NonFiniteError(
-                    f"{self._where}: the data are not finite: input {name!r} has NaN or infinity."
-                )
-        self._raise_non_finite("value", lambda p: p)
-
-    def _raise_non_finite(self, what: str, of: Callable[[Tensor], Tensor | None]) -> None:
-        named = [*self.model.named_parameters(), *self.likelihood.named_parameters()]
-        bad = [name for name, p in named if (t := of(p)) is not None and not bool(torch.isfinite(t).all())]
-        culprit = (
-            f"the {what} of {bad[0]} is not finite" if bad else "the loss is not finite, the parameters are"
-        )
-        raise NonFiniteError(
-            f"{self._where}: {culprit}. The model is as before this step. "
-            "Lower the learning rate, pass clip=1.0, or look for outliers in the data."
-        )
-
-    @property
-    def _where(self) -> str:
-        return f"epoch {self.epoch}, batch {self.batch}"
-
-    # --- checkpoints -----------------------------------------------------------------------------------------
-
-    def _save(self) -> None:
-        if self.path is None or _rank() != 0:
-            return
-        gradients = [
-            None if p.grad is None else p.grad for g in self.optimizer.param_groups for p in g["params"]
-        ]
-        tree = {
-            "settings": asdict(self.settings),
-            "model": dict(self.model.state_dict()),
-            "likelihood": dict(self.likelihood.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"},
-            "gradients": gradients if self.batch % self.settings.accumulate else [],
-            "progress": [self.epoch, self.batch, self.best_nll, self.bad_epochs, self.history.best_epoch],
-            "epoch_nll": self.epoch_nll,
-            "history": [tuple(e) for e in self.history.epochs],
-            "best": self.best,
-            "random": randomness.state(),
-        }
-        save_checkpoint(self.path, tree)
-
-    def _resume(self) -> None:
-        if self.path is None or not self.path.exists():
-            return
-        if not isinstance(getattr(self.loader, "dataset", None), Sized) and not isinstance(
-            self.loader, (list, tuple)
-        ):
-            warnings.warn(
-                "The loader has no map-style data set: a resumed run may see its batches in another order.",
-                ReproducibilityWarning,
-                stacklevel=4,
-            )
-        tree = load_checkpoint(self.path)
-        _require_same(self.path, tree, self.settings, unwrap(self.model))
-        self.model.load_state_dict(tree["model"])
-        self.likelihood.load_state_dict(tree["likelihood"])
-        self.optimizer.load_state_dict(tree["optimizer"])
-        self.schedule.load_state_dict({**self.schedule.state_dict(), **tree["schedule"]})
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        for p, gradient in zip(parameters, tree["gradients"], strict=False):
-            p.grad = None if gradient is None else gradient.to(p)
-        self.epoch, self.batch, self.best_nll, self.bad_epochs, best_epoch = tree["progress"]
-        self.epoch_nll, self.best = tree["epoch_nll"], tree["best"]
-        self.history = History([Epoch(*e) for e in tree["history"]], best_epoch)
-        randomness.set_state(tree["random"])
-
-
-def _require_same(path: Path, tree: Any, settings: Settings, model: nn.Module) -> None:
-    """A checkpoint belongs to one run: the same settings and the same parameters."""
-    if not isinstance(tree, dict) or "settings" not in tree or "model" not in tree:
-        raise ArtifactError(f"{path}: not a checkpoint of fit. Give another path.")
-    ours = asdict(settings)
-    changed = [
-        f"{k} was {tree['settings'].get(k)}, is {v}" for k, v in ours.items() if tree["settings"].get(k) != v
-    ]
-    shapes = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    theirs = {name.removeprefix("module."): tuple(t.shape) for name, t in tree["model"].items()}
-    changed += [
-        f"{name} is missing or differs in shape" for name in shapes if shapes[name] != theirs.get(name)
-    ][:3]
-    if changed:
-        raise ArtifactError(
-            f"{path}: the checkpoint is of another run ({'; '.join(changed)}). "
-            "Call fit with the same arguments, or delete the file to start afresh."
-        )
-
-
-def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settings) -> list[dict[str, Any]]:
-    """Two groups: everything, and the rhos, which want a learning rate of their own."""
-    weights = [m for m in model.modules() if isinstance(m, StochasticWeight)]
-    rhos = {id(p) for m in weights for name, p in m.named_parameters() if name.split(".")[-1] == "rho"}
-    everything = [p for p in (*model.parameters(), *likelihood.parameters()) if p.requires_grad]
-    return [
-        {"params": [p for p in everything if id(p) not in rhos], "lr": settings.lr},
-        {"params": [p for p in everything if id(p) in rhos], "lr": settings.rho_lr},
-    ]
-
-
-def count_examples(loader: Iterable[Any]) -> int:
-    """How many examples a loader's data set has."""
-    dataset = getattr(loader, "dataset", None)
-    if isinstance(dataset, Sized):
-        return len(dataset)
-    if isinstance(loader, (list, tuple)) and loader:
-        return sum(unpack(batch).size for batch in loader)
-    raise ValueError(
-        "fit cannot tell how many training examples there are: the loader's data set has no length. "
-        "Pass num_data=, the size of the whole training set (the KL is divided by it)."
+    A plain model is trained as it is, with `prior` on the weights that `bayesianize` would convert, or with none.  Of a
+    Bayesian model the means are trained, under its own prior, its widths left alone and its fixed weights fixed.  All
+    else is as in `fit`; the history's `kl` is -ln p(w) without its constant.
+    """
+    settings = Settings(
+        epochs=epochs,
+        num_data=num_data if num_data is not None else count_examples(loader),
+        lr=lr,
+        rho_lr=0.0,
+        samples=1,
+        beta=1.0,
+        anneal=0.0,
+        clip=clip,
+        accumulate=accumulate,
+        patience=patience,
+        validation_samples=1,
+        seed=seed,
     )
+    run = Run(model, loader, settings, likelihood, optimizer, schedule, autocast, validation, checkpoint)
+    run.draw = lambda _: mean_weights(model)
+    run.penalty = negative_log_prior(model, prior)
+    if stochastic_weights(model):
+        run.judged = lambda: to_deterministic(model)
+    with randomness.forked():
+        return run.go(checkpoint_seconds, progress, on_epoch)
 
 
-def _length(loader: Iterable[Any], accumulate: int) -> int:
-    """Steps in an epoch."""
-    if not isinstance(loader, Sized):
-        raise ValueError(
-            "The loader has no length: the schedule and beta need one. Use a DataLoader or a list."
-        )
-    if len(loader) < accumulate:
-        raise ValueError(
-            f"The loader has {len(loader)} batches, fewer than accumulate={accumulate}; it needs at least one step."
-        )
-    return len(loader) // accumulate
+def negative_log_prior(model: nn.Module, prior: Prior | None) -> Callable[[], Tensor]:
+    """A function that returns -ln p(w) up to a constant, in nats: sum of (w - m)^2 / (2 s^2) over the weights."""
+    bayesian = stochastic_weights(model)
+    if bayesian and prior is not None:
+        raise ValueError("fit_map: a Bayesian model has its priors already. Leave prior= out.")
+    if bayesian:
+        return lambda: torch.stack(
+            [_half_square(s.gaussian.mu, s.weight.prior_mu, s.weight.prior_sigma) for s in bayesian]
+        ).sum()
+    weights = [p.tensor for p in parameters_with_owners(model) if _has_prior(p)]
+    if prior is None or not weights:
+        return lambda: next(model.parameters()).new_zeros(())
+    terms = [(w, prior.mean(w), scale_of(prior.sigma, w)) for w in weights]
+    return lambda: torch.stack([_half_square(*term) for term in terms]).sum()
 
 
-def _no_sync(model: nn.Module) -> AbstractContextManager[Any]:
-    """DistributedDataParallel reduces gradients in the last backward pass of a step only."""
-    return model.no_sync() if isinstance(model, nn.parallel.DistributedDataParallel) else nullcontext()
+def _has_prior(parameter: Any) -> bool:
+    return reason_to_skip(parameter, where=None, biases=False, norms=False) is None
 
 
-def _rank() -> int:
-    on = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if on else 0
+def _half_square(w: Tensor, mean: Tensor | None, sigma: float) -> Tensor:
+    return 0.5 * ((w if mean is None else w - mean) / sigma).square().sum()
