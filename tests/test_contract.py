@@ -51,8 +51,22 @@ def on_a_device() -> nn.Module:
     return pb.bayesianize(model, sigma=pb.Relative(0.5, floor=0.5), noise=pb.noise.TwoPoint())
 
 
+def partly_fixed() -> nn.Module:
+    model = private()
+    pb.break_symmetry(model, pb.structure.Light(), pb.structure.Constant(0.4, trained=True))
+    return model
+
+
+def fixed_and_shared() -> nn.Module:
+    model = partly_fixed()
+    pb.share(model, pb.Rate(trade=0.5, components=8, escape_bits=8.0))
+    return model
+
+
 KINDS = {
     "private": private,
+    "fixed": partly_fixed,
+    "fixed and shared": fixed_and_shared,
     "rate": by_rate,
     "paper": by_paper,
     "latent": latent,
@@ -62,11 +76,12 @@ every_kind = pytest.mark.parametrize("build", KINDS.values(), ids=KINDS)
 
 
 def draws_of_first(model: nn.Module, count: int) -> Tensor:
+    """[count, *free weights]: each bare access is a draw."""
     site = stochastic_weights(model)[0]
+    fixed = site.weight.fixed
     with torch.no_grad():
-        return torch.stack(
-            [getattr(site.owner, site.name) for _ in range(count)]
-        )  # each bare access is a draw
+        drawn = torch.stack([getattr(site.owner, site.name) for _ in range(count)])
+    return drawn if fixed is None else drawn[:, ~fixed.mask]
 
 
 @every_kind

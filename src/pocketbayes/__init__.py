@@ -19,6 +19,7 @@ _HOME = {
     "one_draw": "posterior.draws",
     "mean_weights": "posterior.draws",
     "to_deterministic": "posterior.convert",
+    "break_symmetry": "structure.breaking",
     "kl_divergence": "objective",
     "nelbo": "objective",
     "fit": "train",
@@ -38,7 +39,7 @@ _HOME = {
     "load": "artifact.store",
     "read": "artifact.store",
 }
-_MODULES = ("noise", "likelihood", "sharing", "metrics", "artifact", "data", "nets", "errors")
+_MODULES = ("noise", "likelihood", "structure", "sharing", "metrics", "artifact", "data", "nets", "errors")
 
 __all__ = [*_HOME, *_MODULES]
 

@@ -58,11 +58,9 @@ def test_fixed_weights_are_constants_without_spread() -> None:
     assert (signs.mu[mask] == np.where(np.arange(6) % 2 == 0, 0.25, -0.25)).all()
 
 
-def test_a_rule_needs_somebody_to_expand_it() -> None:
-    pocket = small_pocket()
-    with pytest.raises(
-        ArtifactError, match=r"head.weight: its fixed weights follow the rule .* Pass expand="
-    ):
+def test_a_rule_that_cannot_be_expanded_is_an_error() -> None:
+    pocket = small_pocket()  # its rule does not say which layer it is for
+    with pytest.raises(ArtifactError, match=r"head.weight: cannot expand the rule .* 'layer' must be"):
         mean_weights(pocket)
     with pytest.raises(ArtifactError, match="should fix 6 weights"):
         mean_weights(pocket, lambda rule, shape: np.ones(shape, bool))

@@ -22,8 +22,14 @@ from pocketbayes.artifact.pocket import (
     resolve,
 )
 from pocketbayes.errors import ArtifactError
+from pocketbayes.structure.masks import mask_from_rule, random_signs
 
 Expand: TypeAlias = Callable[[JSON, tuple[int, ...]], Array]  # (rule, shape) -> mask, True where fixed
+
+
+def expand_rule(rule: JSON, shape: tuple[int, ...]) -> Array:
+    """The mask of a rule that `break_symmetry` follows."""
+    return mask_from_rule({**rule, "shape": list(shape)})
 
 
 class Law(NamedTuple):
@@ -33,15 +39,16 @@ class Law(NamedTuple):
     sigma: Array  # [*shape]
 
 
-def law_of(pocket: Pocket, name: str, expand: Expand | None = None) -> Law:
-    """A stochastic tensor's dense (mu, sigma).  `expand` is needed if its fixed weights are given by a rule."""
+def law_of(pocket: Pocket, name: str, expand: Expand = expand_rule) -> Law:
+    """A stochastic tensor's dense (mu, sigma).  `expand` makes the mask of fixed weights that follow a rule."""
     entry = resolve(pocket, name)
     if isinstance(entry, Plain):
         return Law(entry.values, np.zeros(entry.shape, as_numpy(entry.dtype)))
     mu, sigma = free_law(entry, pocket.codebook)
     if entry.fixed is not None:
-        mask = _mask(entry.fixed, entry.shape, expand, name)
-        mu, sigma = _fill(mask, mu, _constants(entry.fixed)), _fill(mask, sigma, 0.0)
+        mask = fixed_mask(entry.fixed, entry.shape, name, expand).reshape(-1)
+        constants = fixed_values(entry.fixed, mask, entry.shape)
+        mu, sigma = _fill(mask, mu, constants), _fill(mask, sigma, 0.0)
     kind = as_numpy(entry.dtype)
     return Law(mu.astype(kind).reshape(entry.shape), sigma.astype(kind).reshape(entry.shape))
 
@@ -76,23 +83,37 @@ def _blend(entry: Shared, codebook: Codebook) -> tuple[Array, Array]:
     return m, (alphas * (sigma**2 + (mu - m[:, None]) ** 2)).sum(1)  # the same v, without cancellation
 
 
-def _mask(fixed: Fixed, shape: tuple[int, ...], expand: Expand | None, name: str) -> Array:
+def fixed_mask(fixed: Fixed, shape: tuple[int, ...], name: str, expand: Expand = expand_rule) -> Array:
+    """[*shape] bool: True where a weight is fixed."""
     if not isinstance(fixed.mask, dict):
-        return fixed.mask.reshape(-1)
-    if expand is None:
+        return fixed.mask
+    try:
+        mask = np.asarray(expand(fixed.mask, shape), bool)
+    except ValueError as error:
         raise ArtifactError(
-            f"{name}: its fixed weights follow the rule {fixed.mask}. Pass expand= to apply it"
-        )
-    mask = np.asarray(expand(fixed.mask, shape), bool)
+            f"{name}: cannot expand the rule {fixed.mask} of its fixed weights: {error}"
+        ) from error
     if mask.shape != shape or int(np.count_nonzero(mask)) != fixed.count:
         raise ArtifactError(f"{name}: the rule {fixed.mask} should fix {fixed.count} weights of {shape}")
-    return mask.reshape(-1)
+    return mask
 
 
-def _constants(fixed: Fixed) -> Array | float:
-    if isinstance(fixed.values, Signs):
-        return np.where(fixed.values.positive, fixed.values.scale, -fixed.values.scale)
-    return fixed.values
+def fixed_values(fixed: Fixed, mask: Array, shape: tuple[int, ...]) -> Array | float:
+    """The constants [fixed], or one for all."""
+    values = fixed.values
+    if isinstance(values, Signs):
+        return np.where(values.positive, values.scale, -values.scale)
+    if isinstance(fixed.mask, dict) and "signs" in fixed.mask and isinstance(values, float):
+        return values * fixed_signs(fixed.mask, shape)[mask.reshape(-1)]
+    return values
+
+
+def fixed_signs(rule: JSON, shape: tuple[int, ...]) -> Array:
+    """[size] +1 or -1 for every weight, from the seed `signs` of a rule: no bit of the file is spent on them."""
+    seed, layer = rule["signs"], rule.get("layer", -1)
+    if not all(type(n) is int and n >= 0 for n in (seed, layer)):
+        raise ArtifactError(f"the rule {rule} needs whole numbers for its signs and its layer")
+    return random_signs(shape, layer, seed).reshape(-1)
 
 
 def _fill(mask: Array, free: Array, constants: Array | float) -> Array:
@@ -102,12 +123,12 @@ def _fill(mask: Array, free: Array, constants: Array | float) -> Array:
     return values
 
 
-def mean_weights(pocket: Pocket, expand: Expand | None = None) -> dict[str, Array]:
+def mean_weights(pocket: Pocket, expand: Expand = expand_rule) -> dict[str, Array]:
     """Every tensor at its mean; a tied name is the same array as its owner."""
     return _each(pocket, lambda name: law_of(pocket, name, expand).mu)
 
 
-def sample_weights(pocket: Pocket, seed: int, expand: Expand | None = None) -> dict[str, Array]:
+def sample_weights(pocket: Pocket, seed: int, expand: Expand = expand_rule) -> dict[str, Array]:
     """One draw w = mu + sigma z of every tensor, z Gaussian and independent.
 
     The draw of a tensor depends on the seed and its name alone (for one version of numpy).

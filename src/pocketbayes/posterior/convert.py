@@ -23,7 +23,13 @@ from pocketbayes.posterior.priors import (
     initial_sigma,
     scale_of,
 )
-from pocketbayes.posterior.weights import PrivateWeight, require_bayesian, sites, stochastic_weights
+from pocketbayes.posterior.weights import (
+    PrivateWeight,
+    StochasticWeight,
+    require_bayesian,
+    sites,
+    stochastic_weights,
+)
 
 Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool] | None
 Choice = TypeVar("Choice")
@@ -202,7 +208,9 @@ def accept_plain_checkpoint(module: nn.Module, state_dict: dict[str, Any], prefi
     for name, stack in module.parametrizations.items():
         if prefix + name in state_dict:
             inner = f"{prefix}parametrizations.{name}."
-            state_dict[inner + "original"] = state_dict.pop(prefix + name)
+            plain = state_dict.pop(prefix + name)
+            fixed = getattr(next(stack.children(), None), "fixed", None)
+            state_dict[inner + "original"] = plain if fixed is None else fixed.take(plain)
             for key, value in stack.state_dict().items():
                 state_dict.setdefault(inner + key, value)
 
@@ -261,3 +269,21 @@ def unregister(owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
         for other in stacks:
             parametrize._inject_property(owner, other)
     owner._parameters[name] = parameter
+
+
+def swap(model: nn.Module, new: Mapping[int, StochasticWeight]) -> None:
+    """Put new stochastic weights in place of old ones (by id), at all their sites, with the same means."""
+    originals: dict[int, nn.Parameter] = {}
+    for site in list(sites(model)):
+        old = site.weight
+        if id(old) not in new:
+            continue
+        if id(old) not in originals:
+            dense, fixed = site.gaussian.mu.detach(), new[id(old)].fixed
+            dense = fixed.take(dense) if fixed is not None and old.fixed is None else dense.clone()
+            originals[id(old)] = nn.Parameter(dense, requires_grad=site.original.requires_grad)
+        unregister(site.owner, site.name, originals[id(old)])
+        parametrize.register_parametrization(site.owner, site.name, new[id(old)], unsafe=True)
+    for parameter in model.parameters():
+        if parameter.numel() == 0:  # a tensor without outliers: nothing to train, no gradient to wait for
+            parameter.requires_grad_(False)

@@ -20,6 +20,7 @@ class Row(NamedTuple):
     status: str  # "stochastic", "shared", "tied" or "deterministic"
     shape: tuple[int, ...]
     note: str
+    fixed: int = 0  # how many of its numbers are constants
 
     @property
     def numel(self) -> int:
@@ -30,14 +31,16 @@ class Description(tuple[Row, ...]):
     """The rows of a model's parameters; printable."""
 
     def numbers(self, status: str) -> int:
-        """How many numbers the parameters of that status hold."""
-        return sum(row.numel for row in self if row.status == status)
+        """How many numbers the parameters of that status hold, without the fixed ones among them."""
+        return sum(row.numel - row.fixed for row in self if row.status == status)
 
     def __str__(self) -> str:
         cells = [(r.path, r.status, "x".join(map(str, r.shape)) or "scalar", r.note) for r in self]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)] if cells else []
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         counts = {status: self.numbers(status) for status in dict.fromkeys(r.status for r in self)}
+        if fixed := sum(row.fixed for row in self):
+            counts["fixed"] = fixed
         return "\n".join([*lines, ", ".join(f"{n:,} {status}" for status, n in counts.items())])
 
     __repr__ = __str__
@@ -66,20 +69,23 @@ def describe(model: nn.Module) -> Description:
 def _stochastic_rows(model: nn.Module) -> Iterator[Row]:
     first: dict[int, str] = {}
     for site in sites(model):
-        shape = tuple(site.gaussian.mu.shape)
+        shape, fixed = tuple(site.shape), site.weight.fixed
         owner = first.setdefault(id(site.weight), site.path)
         if owner != site.path:
             yield Row(site.path, "tied", shape, f"one draw with {owner}")
         else:
-            yield Row(site.path, site.weight.status, shape, _note(site))
+            count = 0 if fixed is None else fixed.count
+            yield Row(site.path, site.weight.status, shape, _note(site), count)
 
 
 def _note(site: Site) -> str:
     sigma = site.gaussian.sigma.detach().float().median().item()
-    if not isinstance(site.weight, PrivateWeight):
-        return f"median sigma {sigma:.2g}"
-    centre = "0" if site.weight.prior_mu is None else "w0"
-    return f"median sigma {sigma:.2g}, prior N({centre}, {site.weight.prior_sigma:.2g}^2)"
+    fixed = site.weight.fixed
+    note = f"median sigma {sigma:.2g}"
+    if isinstance(site.weight, PrivateWeight):
+        centre = "0" if site.weight.prior_mu is None else "w0"
+        note += f", prior N({centre}, {site.weight.prior_sigma:.2g}^2)"
+    return note if fixed is None else f"{note}, {fixed.count:,} fixed ({fixed.rule['rule']})"
 
 
 def _plain_rows(model: nn.Module) -> Iterator[Row]:

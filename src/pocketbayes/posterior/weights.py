@@ -16,17 +16,29 @@ from torch.nn.utils import parametrize
 
 from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draw, Draws, MeanDraw
+from pocketbayes.posterior.fixed import FixedEntries
 from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho, total_kl
 
 
 class StochasticWeight(nn.Module, ABC):
-    """A parametrization whose value is a draw w = mu + sigma z of one tensor of weights, with its prior."""
+    """A parametrization whose value is a draw w = mu + sigma z of one tensor of weights, with its prior.
+
+    Where some weights of the tensor are `fixed`, all that is said of weights (means, widths, priors, draws, labels) is
+    of the free ones, flat; only `whole` sees the others.
+    """
 
     status: ClassVar[str]  # what `describe` calls it
     prior_mu: Tensor | None  # None is zero
 
     def __init__(
-        self, *, prior_mu: Tensor | None, prior_sigma: float, index: int, draws: Draws, noise: Noise
+        self,
+        *,
+        prior_mu: Tensor | None,
+        prior_sigma: float,
+        index: int,
+        draws: Draws,
+        noise: Noise,
+        fixed: FixedEntries | None = None,
     ) -> None:
         super().__init__()
         self.register_buffer("prior_mu", prior_mu)
@@ -34,10 +46,15 @@ class StochasticWeight(nn.Module, ABC):
         self.index = index
         self.draws = draws
         self.noise = noise
+        self.fixed = fixed
 
     @abstractmethod
     def gaussian(self, original: Tensor) -> Gaussian:
-        """The mean and standard deviation of every weight, in the tensor's own shape."""
+        """The mean and standard deviation of every free weight, in the tensor's own shape if all are."""
+
+    def whole(self, free: Tensor) -> Tensor:
+        """The tensor itself, from values of its free weights."""
+        return free if self.fixed is None else self.fixed.expand(free)
 
     def kl(self, original: Tensor) -> Tensor:
         """KL(q || p) in nats, summed over the weights of this tensor."""
@@ -52,16 +69,16 @@ class StochasticWeight(nn.Module, ABC):
         self.prior_sigma = float(state)
 
     def sample(self, original: Tensor, draw: Draw) -> Tensor:
-        """The weights of that draw; a function of (draw.seed, index) alone."""
+        """The tensor in that draw; a function of (draw.seed, index) alone."""
         q = self.gaussian(original)
-        return self.noise.draw(q.mu, q.sigma, draw.generator(self.index, q.mu.device))
+        return self.whole(self.noise.draw(q.mu, q.sigma, draw.generator(self.index, q.mu.device)))
 
     def forward(self, original: Tensor) -> Tensor:
         draw = self.draws.current()
         if draw is None:
             return self.sample(original, Draw(None))
         if isinstance(draw, MeanDraw):
-            return self.gaussian(original).mu
+            return self.whole(self.gaussian(original).mu)
         return draw.value(self.index, lambda: self.sample(original, draw))
 
 
@@ -99,10 +116,17 @@ class Site(NamedTuple):
     def gaussian(self) -> Gaussian:
         return self.weight.gaussian(self.original)
 
+    @property
+    def shape(self) -> torch.Size:
+        """Of the whole tensor, fixed weights included."""
+        fixed = self.weight.fixed
+        return self.gaussian.mu.shape if fixed is None else fixed.mask.shape
+
 
 def common(weight: StochasticWeight) -> dict[str, Any]:
-    """What a weight hands on to the one that takes its place: prior, index, draws and noise."""
-    return {name: getattr(weight, name) for name in ("prior_mu", "prior_sigma", "index", "draws", "noise")}
+    """What a weight hands on to the one that takes its place."""
+    handed_on = ("prior_mu", "prior_sigma", "index", "draws", "noise", "fixed")
+    return {name: getattr(weight, name) for name in handed_on}
 
 
 def sites(model: nn.Module, *, every_name: bool = False) -> Iterator[Site]:

@@ -13,13 +13,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from pocketbayes.posterior.convert import swap
 from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, common, stochastic_weights
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.sharing.rate import Codebook as RateCodebook
 from pocketbayes.sharing.rate import Rate, RateSharing, fit_bits, fit_codebook, label_weights, reopened
-from pocketbayes.sharing.share import install, require_private, swap
+from pocketbayes.sharing.share import install, require_private
 
 
 class LatentWeight(StochasticWeight):

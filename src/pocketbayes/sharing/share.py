@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from pocketbayes.posterior.convert import unregister
+from pocketbayes.posterior.convert import swap, unregister
 from pocketbayes.posterior.weights import (
     PrivateWeight,
     Site,
@@ -288,23 +288,6 @@ def _compact(
     labels = [number[label.long()] for label in labels]
     renamed = [b if b is None else Blends(b.position, number[b.component.long()], b.alpha) for b in blends]
     return used, labels, renamed
-
-
-def swap(model: nn.Module, new: Mapping[int, StochasticWeight]) -> None:
-    """Put new stochastic weights in place of old ones (by id), at all their sites, with the same means."""
-    originals: dict[int, nn.Parameter] = {}
-    for site in list(sites(model)):
-        old = site.weight
-        if id(old) not in new:
-            continue
-        if id(old) not in originals:
-            dense = site.gaussian.mu.detach().clone()
-            originals[id(old)] = nn.Parameter(dense, requires_grad=site.original.requires_grad)
-        unregister(site.owner, site.name, originals[id(old)])
-        parametrize.register_parametrization(site.owner, site.name, new[id(old)], unsafe=True)
-    for parameter in model.parameters():
-        if parameter.numel() == 0:  # a tensor without outliers: nothing to train, no gradient to wait for
-            parameter.requires_grad_(False)
 
 
 def adopt(model: nn.Module, source: nn.Module) -> None:

@@ -117,7 +117,8 @@ class SharedWeight(StochasticWeight):
         values = book.mu + book.sigma * z  # [K] one draw for each component
         blended = (self.blend_alpha * values[self.blend_component.int()]).sum(1)
         own = draw.generator(self.index, original.device)
-        return self._assemble(values, self.noise.draw(original, sigma_from_rho(self.rho), own), blended)
+        outliers = self.noise.draw(original, sigma_from_rho(self.rho), own)
+        return self.whole(self._assemble(values, outliers, blended))
 
     # --- the KL ------------------------------------------------------------------------------------------------
 

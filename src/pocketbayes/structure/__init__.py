@@ -23,6 +23,9 @@ from pocketbayes.structure.masks import (
 )
 
 if TYPE_CHECKING:
+    from pocketbayes.structure.breaking import SymmetryReport as SymmetryReport
+    from pocketbayes.structure.breaking import break_symmetry as break_symmetry
+    from pocketbayes.structure.breaking import order_biases as order_biases
     from pocketbayes.structure.network import NeuronGraph as NeuronGraph
     from pocketbayes.structure.permute import permute_weights as permute_weights
     from pocketbayes.structure.symmetry import Symmetry as Symmetry
@@ -36,6 +39,9 @@ _LAZY = {
     "neuron_graph": "trace",
     "Symmetry": "symmetry",
     "residual_symmetry": "symmetry",
+    "break_symmetry": "breaking",
+    "SymmetryReport": "breaking",
+    "order_biases": "breaking",
 }
 __all__ = [
     "Light",
@@ -57,6 +63,9 @@ __all__ = [
     "permute_weights",
     "Symmetry",
     "residual_symmetry",
+    "break_symmetry",
+    "SymmetryReport",
+    "order_biases",
 ]
 
 

@@ -235,11 +235,16 @@ class Constant(Values):
 
 @dataclass(frozen=True, eq=False)
 class MAP(Values):
-    """The values of a trained deterministic network: a weight's name -> its tensor, as in a state_dict."""
+    """The values of a trained deterministic network: a weight's name -> its tensor, as in a state_dict.
 
-    values: Mapping[str, Any]
+    None are the means that the model has when `break_symmetry` is called.
+    """
+
+    values: Mapping[str, Any] | None = None
 
     def of(self, layer: int, weight: Weight) -> NDArray[np.float64]:
+        if self.values is None:
+            raise ValueError("MAP: no values given. Pass MAP(values=...), a weight's name -> its tensor.")
         if weight.name not in self.values:
             raise ValueError(f"{weight.name}: MAP(values=...) has no entry of this name.")
         values = _as_float64(self.values[weight.name])

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
 from pocketbayes.structure import shapes
 from pocketbayes.structure.masks import Weight
@@ -85,8 +86,11 @@ def _kind(module: nn.Module) -> type:
 
 
 def _weight_id(module: nn.Module) -> int:
-    """Of the weight itself if it is a plain parameter, which modules may share; else of its module."""
+    """Of the weight itself, or of what it is drawn from, which modules may share; else of its module."""
     weight = module._parameters.get("weight")
+    if weight is None and parametrize.is_parametrized(module, "weight"):
+        assert isinstance(module.parametrizations, nn.ModuleDict)
+        weight = getattr(module.parametrizations["weight"], "original", None)
     return id(module if weight is None else weight)
 
 
