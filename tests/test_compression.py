@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes import compression, nets
+from pocketbayes import loop, nets
+from pocketbayes.compression import CompressionReport
 
 
 def blobs(n: int, seed: int) -> TensorDataset:
@@ -48,7 +49,7 @@ def fp32_bytes(model: nn.Module) -> int:
     return 4 * sum(p.numel() for p in model.parameters())
 
 
-def run(model: nn.Module, path: Path, **options) -> compression.CompressionReport:
+def run(model: nn.Module, path: Path, **options) -> CompressionReport:
     settings = {"validation_loader": VALIDATION, "plan": PLAN, "progress": False, **options}
     return pb.compress(model, TRAIN, path=path / "model.pocket", **settings)
 
@@ -99,29 +100,31 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("moment", [3, 12, 25, 36])
-def test_an_interrupted_run_goes_on_where_it_was(
+def test_an_interrupted_run_ends_with_the_same_bytes(
     trained: nn.Module, tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = 0
-    renew = compression._Steering.__call__
+    """Killed while labels follow the weights (32 steps), or while the labels are fixed (the 8 after them)."""
+    steps, take = 0, loop.Run._step
 
-    def until(self: compression._Steering, done: float) -> None:
+    def until(self: loop.Run) -> None:
         nonlocal steps
         steps += 1
         if steps == moment:
             raise Killed
-        renew(self, done)
+        take(self)
 
+    (tmp_path / "whole").mkdir()
+    run(copy.deepcopy(trained), tmp_path / "whole", max_bytes=1600)
     options = {"max_bytes": 1600, "checkpoints": tmp_path / "checkpoints"}
     with monkeypatch.context() as patch:
-        patch.setattr(compression._Steering, "__call__", until)
-        try:
+        patch.setattr(loop.Run, "_step", until)
+        with pytest.raises(Killed):
             run(copy.deepcopy(trained), tmp_path, **options)
-        except Killed:
-            assert moment <= 32  # four epochs of eight steps; later, the run is done
     resumed = copy.deepcopy(trained)
     report = run(resumed, tmp_path, **options)
     assert report.bytes <= 1600
+    files = [next(folder.glob("*.pocket")).read_bytes() for folder in (tmp_path, tmp_path / "whole")]
+    assert files[0] == files[1]
     assert pb.evaluate(resumed, VALIDATION).accuracy > 0.9
     assert not list((tmp_path / "checkpoints").iterdir())  # the work is done: nothing is left
 

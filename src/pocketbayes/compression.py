@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from pocketbayes.artifact import Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.history import History
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.loop import count_examples
 from pocketbayes.plan import Budget, Plan
@@ -30,6 +31,7 @@ from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.prediction import evaluate
 from pocketbayes.sharing.latent import Assignment, make_latent, settle
+from pocketbayes.sharing.rate import Codebook as RateCodebook
 from pocketbayes.sharing.rate import Rate, RateSharing, share_by_rate
 from pocketbayes.sharing.sensitivity import laplace_sigma, sensitivity
 from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_private, share
@@ -53,6 +55,7 @@ class CompressionReport:
     """What `compress` did, stage by stage, and what came of it."""
 
     stages: list[Stage] = field(default_factory=list)
+    histories: dict[str, History] = field(default_factory=dict)  # training curves, by stage
     sharing: SharingReport | None = None
     saved: Saved | None = None
     plain_bytes: int = 0  # of the network's numbers in fp32
@@ -267,7 +270,7 @@ class _Job:
         return len(encode(to_pocket(model, precision=self.precision, metadata=self.metadata)).data)
 
     def _fit(self, name: str, **settings: Any) -> None:
-        fit(
+        self.report.histories[name] = fit(
             self.model,
             self.train_loader,
             likelihood=self.likelihood,
@@ -317,6 +320,21 @@ class _Steering:
         self.steps += 1
         if self.steps % self.job.plan.renew_every == 0:
             self.assignment.renew(share=min(1.0, done / max(self.job.plan.anneal, 1e-9)))
+
+    def state_dict(self) -> dict[str, Any]:
+        book, rate = self.assignment.codebook, self.assignment.rate
+        assert book is not None
+        return {
+            "steps": self.steps,
+            "trade": rate.trade,
+            "max_bits": self.assignment.max_bits,
+            "book": tuple(book),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.assignment.max_bits = state["steps"], state["max_bits"]
+        self.assignment.rate = replace(self.assignment.rate, trade=state["trade"])
+        self.assignment.codebook = RateCodebook(*state["book"])
 
     def settle(self) -> float:
         """Fix the labels at the smallest lambda, to about a percent, whose file fits; returns the nats that costs."""

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,15 @@ from pocketbayes.progress import bar
 
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What has a state of its own to keep in checkpoints."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Run:
@@ -63,7 +72,7 @@ class Run:
         self.best_nll, self.bad_epochs = math.inf, 0
         self.best: dict[str, Tensor] | None = None
         self.epoch_nll: list[float] = []
-        self.on_step: Callable[[float], None] | None = None
+        self.on_step: Any = None  # a function of the share of steps done, perhaps Stateful
         self.draw: Callable[[int], AbstractContextManager[None]] = partial(one_draw, model)  # of a seed
         self.penalty: Callable[[], Tensor] = partial(kl_of, model)
         self.judged: Callable[[], nn.Module] = lambda: model  # what validation data see
@@ -237,6 +246,7 @@ class Run:
             "history": [tuple(e) for e in self.history.epochs],
             "best": self.best,
             "random": randomness.state(),
+            "on_step": self.on_step.state_dict() if isinstance(self.on_step, Stateful) else None,
         }
         save_checkpoint(self.path, tree)
 
@@ -264,6 +274,8 @@ class Run:
         self.epoch_nll, self.best = tree["epoch_nll"], tree["best"]
         self.history = History([Epoch(*e) for e in tree["history"]], best_epoch)
         randomness.set_state(tree["random"])
+        if isinstance(self.on_step, Stateful):
+            self.on_step.load_state_dict(tree["on_step"])
 
 
 def _require_same(path: Path, tree: Any, settings: Settings, model: nn.Module) -> None:

@@ -65,7 +65,8 @@ def fit(
         clip: largest norm of the gradient.  accumulate: batches a step.  autocast: e.g. `torch.bfloat16`.
         patience: stop after so many epochs without a better validation NLL, counted once beta has reached its end.
         checkpoint: a file, written at every epoch and every `checkpoint_seconds`.
-        on_step: called after each step with the share of all steps done.  on_epoch: called with each finished epoch.
+        on_step: called after each step with the share of all steps done; if it has `state_dict` and
+            `load_state_dict`, its state is kept in checkpoints.  on_epoch: called with each finished epoch.
     """
     require_bayesian(model)
     settings = Settings(
