@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench clean
+.PHONY: help demo test test-slow check check-page bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -24,6 +24,10 @@ $(VENV)/.bench: $(VENV)/.test
 	$(BIN)/pip install --quiet --editable ".[demo,test,bench]"
 	touch $@
 
+$(VENV)/.page: $(VENV)/.test
+	$(BIN)/pip install --quiet --editable ".[demo,test,page]"
+	touch $@
+
 demo: $(VENV)/.demo  ## train, compress and evaluate a network on digits
 	$(BIN)/pocketbayes demo
 
@@ -37,6 +41,11 @@ check: $(VENV)/.test  ## lint and types
 	$(BIN)/ruff check src tests benchmarks experiments
 	$(BIN)/ruff format --check src tests benchmarks experiments
 	$(BIN)/mypy
+
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+check-page: $(VENV)/.page  ## the report page in headless Chromium (CHROMIUM=PATH for one of your own)
+	test -n "$(CHROMIUM)" || command -v chromium || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes chromium; }
+	$(BIN)/python -m pytest -m page tests/page
 
 bench: $(VENV)/.bench  ## ratios measured side by side with peers
 	$(BIN)/python -m benchmarks

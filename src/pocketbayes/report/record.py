@@ -1,0 +1,71 @@
+"""The parts of a story that come from the record of a compression: a JSON object, any key of which may be absent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pocketbayes.report.story import Run, Stage
+
+FACTS = ("command", "seed", "versions", "time")
+
+
+def from_record(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Training curves, stages, settings and facts."""
+    record = _mapping("record", {} if record is None else record)
+    histories = _mapping("histories", _get(record, "histories", {}))
+    return {
+        "runs": tuple(run for name, epochs in histories.items() if (run := _run(name, epochs)) is not None),
+        "stages": tuple(_stage(stage) for stage in _list("stages", _get(record, "stages", []))),
+        "settings": dict(_mapping("settings", _get(record, "settings", {}))),
+        "facts": {key: record[key] for key in FACTS if record.get(key) is not None},
+    }
+
+
+def _get(record: Mapping[str, Any], key: str, absent: Any) -> Any:
+    return absent if record.get(key) is None else record[key]
+
+
+def _run(name: str, epochs: Any) -> Run | None:
+    where = f"histories.{name}"
+    rows = [_mapping(where, row) for row in _list(where, epochs)]
+    if not rows:
+        return None
+    scores = [_mapping(f"{where}.validation", _get(row, "validation", {})) for row in rows]
+    nll, kl = (np.array([_number(row.get(key)) for row in rows]) for key in ("nll", "kl"))
+    validation = np.array([_number(score.get("nll")) for score in scores])
+    return Run(str(name), np.arange(1, len(rows) + 1), nll, kl, validation)
+
+
+def _stage(stage: Any) -> Stage:
+    stage = _mapping("stages", stage)
+    scores = _mapping("stages.metrics", _get(stage, "metrics", {}))
+    metrics = {str(k): _number(v) for k, v in scores.items() if math.isfinite(_number(v))}
+    seconds = _number(stage.get("seconds"))
+    known = seconds if math.isfinite(seconds) else None
+    return Stage(str(_get(stage, "name", "")), known, metrics, str(_get(stage, "note", "")))
+
+
+def _number(value: Any) -> float:
+    """The number, or NaN for what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    return float(value) if math.isfinite(value) else math.nan
+
+
+def _mapping(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"record: {where} must be an object, got {type(value).__name__}. {_HINT}")
+    return value
+
+
+def _list(where: str, value: Any) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"record: {where} must be a list, got {type(value).__name__}. {_HINT}")
+    return list(value)
+
+
+_HINT = "Give the JSON that `pocketbayes compress` wrote."
