@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,8 +29,12 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def graph_constant(function: Function) -> Function:
-    """Marks what is computed outside of a compiled graph and is a constant inside."""
-    return cast(Function, torch.compiler.assume_constant_result(function))
+    """Marks what is computed outside of a compiled graph and is a constant inside.
+
+    The mark of `torch.compiler.assume_constant_result`, which would import the whole compiler to set it.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 class InverseTable(NamedTuple):

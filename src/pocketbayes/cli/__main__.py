@@ -1,0 +1,5 @@
+"""`python -m pocketbayes.cli` is `pocketbayes`."""
+
+from pocketbayes.cli import main
+
+main()

@@ -1,0 +1,81 @@
+"""`pocketbayes inspect`: where the bytes of a pocket file go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from pocketbayes.cli.entry import app, examples
+from pocketbayes.cli.options import AsJson, Config, Debug, PocketFile
+from pocketbayes.cli.output import console, emit, rows_table, say
+
+if TYPE_CHECKING:
+    from pocketbayes.artifact import Summary, TensorSummary
+
+_SECTIONS = {
+    "HEAD": "header",
+    "FREQ": "frequencies of labels",
+    "LABL": "labels",
+    "CODE": "codebook",
+    "OUTL": "outliers",
+    "BLND": "blends",
+    "NORM": "private means and sigmas",
+    "MASK": "masks of fixed weights",
+    "FIXD": "fixed weights",
+    "PLAN": "deterministic tensors",
+    "PRIO": "priors",
+    "XTRA": "tables of the noise",
+    "frame": "lengths and checksums",
+}
+
+
+@app.command(epilog=examples("inspect model.pocket --json"))
+def inspect(file: PocketFile, config: Config = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show where the bytes of a pocket file go, without building the model and without torch."""
+    from pocketbayes.artifact import inspect as summarise
+
+    summary = summarise(file)
+    if as_json:
+        emit(_summary_json(summary))
+        return
+    shown = console()
+    say(f"{file}: {summary.total_bytes:,} bytes, format {summary.version}, written by {summary.library}")
+    shown.print(_sections_table(summary))
+    shown.print(_tensors_table(summary.tensors))
+    for title, value in _notes(summary):
+        say(f"{title}: {value}")
+
+
+def _summary_json(summary: Summary) -> dict[str, Any]:
+    tensors = [{**t._asdict(), "bits_per_weight": t.bits_per_weight} for t in summary.tensors]
+    return {**summary._asdict(), "tensors": tensors}
+
+
+def _sections_table(summary: Summary) -> Table:
+    rows = (
+        (name, _SECTIONS.get(name, ""), f"{size:,}", f"{size / summary.total_bytes:.1%}")
+        for name, size in summary.sections.items()
+    )
+    return rows_table(("section", "holds", "bytes", "share"), rows, left=2)
+
+
+def _tensors_table(tensors: Sequence[TensorSummary]) -> Table:
+    """A row a tensor; columns of counts only where a tensor has any."""
+    counts = [name for name in ("fixed", "outliers", "blends") if any(getattr(t, name) for t in tensors)]
+    rows = []
+    for t in tensors:
+        bits = ("", "") if t.kind.startswith("tied") else (f"{t.bits_per_weight:.2f}", f"{t.bits / 8:,.0f}")
+        shape = "x".join(map(str, t.shape))
+        rows.append((t.name, t.kind, shape, *bits, *(f"{getattr(t, name):,}" for name in counts)))
+    return rows_table(("tensor", "kind", "shape", "bits a weight", "bytes", *counts), rows, left=3)
+
+
+def _notes(summary: Summary) -> Iterable[tuple[str, str]]:
+    """What a file says beside its numbers, as JSON, which shows control characters as escapes."""
+    yield "codebook", f"{summary.codebook:,} components, {summary.tables:,} frequency tables"
+    for title in ("noise", "architecture", "options", "metadata"):
+        if value := getattr(summary, title):
+            yield title, json.dumps(value)

@@ -1,0 +1,120 @@
+"""What the commands print: tables, JSON and one-line messages."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+TITLES = {
+    "accuracy": "accuracy",
+    "nll": "NLL (nats)",
+    "ece": "calibration error (ECE)",
+    "brier": "Brier score",
+    "entropy": "mean entropy (nats)",
+    "epistemic": "of it epistemic",
+    "rmse": "RMSE",
+    "sigma": "mean predictive sigma",
+    "epistemic_sigma": "of it epistemic",
+    "coverage95": "within the 95 % interval",
+    "auroc": "AUROC, familiar or foreign",
+    "aupr": "AUPR",
+    "fpr85": "FPR at 85 % TPR",
+    "fpr95": "FPR at 95 % TPR",
+    "answered": "sure enough to answer",
+    "risk": "wrong among these",
+    "bytes": "bytes",
+}
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, and wide enough for long names where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def say(text: str) -> None:
+    """A line of plain text on standard output; nothing in it is markup."""
+    console().print(Text(printable(text)))
+
+
+def note(message: str) -> None:
+    """A line on standard error."""
+    typer.echo(f"pocketbayes: {message}", err=True)
+
+
+def emit(result: Mapping[str, Any]) -> None:
+    """The result as JSON on standard output: one line, and nothing else there."""
+    typer.echo(json.dumps(finite(result), allow_nan=False))
+
+
+def finite(value: Any) -> Any:
+    """The same with null for numbers that JSON lacks, and lists for tuples and arrays."""
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    if hasattr(value, "tolist"):
+        return finite(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def printable(text: str) -> str:
+    """Text from a file, without the control characters that a terminal would obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def one_line(error: Exception) -> str:
+    """What is wrong: as the library or the parser says it; anything else with its type, for it is a bug."""
+    if hasattr(error, "format_message"):  # a wrong call
+        return printable(" ".join(error.format_message().split()).rstrip(".") + ". See pocketbayes --help.")
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return printable(f"{error.filename}: {error.strerror}.")
+    message = printable(" ".join(str(error).split()))
+    if isinstance(error, (OSError, ValueError, ArithmeticError, ImportError)):
+        return message
+    return f"{type(error).__name__}: {message} (this should not happen; --debug shows where it did)"
+
+
+def number(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4f}"
+
+
+def columns_table(
+    corner: str, columns: Mapping[str, Mapping[str, float]], titles: Mapping[str, str] = TITLES
+) -> Table:
+    """One column for each network, one row for each measure of `titles` that any of them has."""
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column(Text(printable(corner)))
+    for name in columns:
+        table.add_column(Text(printable(name)), justify="right")
+    present = {key for scores in columns.values() for key in scores}
+    for key in [k for k in titles if k in present]:
+        shown = _whole if key == "bytes" else number
+        table.add_row(titles.get(key, key), *(shown(s.get(key, math.nan)) for s in columns.values()))
+    return table
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def rows_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
+    """A table of texts, all but the first `left` columns aligned to the right."""
+    table = Table(box=SIMPLE_HEAD)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table

@@ -1,0 +1,69 @@
+"""The folder of an unfinished job: its checkpoints, and whose they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pocketbayes.files import write_atomically
+
+
+class Workbench:
+    """OUT.checkpoints: made when a job starts, found by the same command run again, gone when all is done."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, restart: bool = False) -> None:
+        self.folder = folder
+        if restart:
+            self.clear()
+        self.resumed = (folder / "settings.json").exists()
+        if self.resumed:
+            self._require_same(settings)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.write("settings", settings)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What `write` noted under that name."""
+        path = self.folder / f"{name}.json"
+        return dict(json.loads(path.read_text())) if path.exists() else None
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        write_atomically(self.folder / f"{name}.json", json.dumps(content).encode())
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _require_same(self, settings: Mapping[str, Any]) -> None:
+        before = self.read("settings") or {}
+        now = json.loads(json.dumps(settings))
+        changed = [f"{k} was {before.get(k)}, is {v}" for k, v in now.items() if before.get(k) != v]
+        if changed:
+            raise ValueError(
+                f"{self.folder}: an unfinished run with other options ({'; '.join(changed[:4])}). "
+                "Repeat that run's options to go on, or add --restart to begin anew."
+            )
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, shortened: enough to tell whether it is the same one."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def require_writable(path: Path) -> None:
+    """Complain before the work, not after it, if `path` cannot be written."""
+    folder = path.parent
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: is a folder. Name a file in it with --out.")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder to write {path.name} to. Make it first.")
+    probe = folder / f".{path.name[:200]}.probe"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise PermissionError(f"{folder}: cannot write {path.name} there ({error.strerror}).") from error
