@@ -38,6 +38,10 @@ _HOME = {
     "save": "artifact.store",
     "load": "artifact.store",
     "read": "artifact.store",
+    "fit_noise": "noise",
+    "with_noise": "posterior.swap",
+    "energy_distance": "noise",
+    "shape_sensitivity": "shape_report",
 }
 _MODULES = ("noise", "likelihood", "structure", "sharing", "metrics", "artifact", "data", "nets", "errors")
 

@@ -1,6 +1,7 @@
 """The story that `pocketbayes demo` tells: one network on scikit-learn's digits, stage by stage.
 
-A stage takes the network of the stage before it and returns one of its own; all are judged on the same images.
+A stage takes the network of the stage before it, and leaves one of its own and its file; all are judged on the same
+images, the compressed one as it is read back from its file.
 """
 
 from __future__ import annotations
@@ -10,24 +11,35 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pocketbayes import metrics, nets, randomness
+from pocketbayes.artifact import store
+from pocketbayes.cli.card import card_of
+from pocketbayes.cli.record import of_compression, versions
+from pocketbayes.compression import compress
 from pocketbayes.data import DataSet, hold_out, load
+from pocketbayes.files import write_atomically
+from pocketbayes.plan import Plan
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.prediction import Predictive, evaluate, predict
 from pocketbayes.progress import track
 from pocketbayes.train import fit
 
 BATCH = 64
+TEMPERATURE = 0.01  # validation data choose 0.003 or 0.01: experiments/digits_calibration.py
+BUDGET = 9_000  # bytes, a tenth of the network's numbers in 32 bits
+PAGE = "report.html"
 LABELLED = 300  # few labels, where it matters to know what one does not know
 VALIDATION = 0.3  # of them
 
 ROWS = {
+    "bytes": "file (bytes)",
     "accuracy": "accuracy",
     "nll": "NLL (nats)",
     "ece": "calibration error (ECE)",
@@ -60,18 +72,42 @@ class Stage(NamedTuple):
     name: str
     seconds: float  # of training
     scores: dict[str, float]
+    file: Path
+    record: dict[str, Any]  # of a compression: its stages and training curves
 
 
-def stages(*, seed: int = 0, epochs: int = 80, progress: bool = True) -> Iterator[Stage]:
-    """Every stage in turn, as soon as it is trained and judged."""
+class Result(NamedTuple):
+    """What a stage hands over."""
+
+    model: nn.Module
+    file: Path
+    record: dict[str, Any]
+
+
+class Setting(NamedTuple):
+    """How all stages are run."""
+
+    material: Material
+    folder: Path
+    seed: int
+    epochs: int
+    progress: bool
+
+
+def stages(folder: Path, *, seed: int = 0, epochs: int = 80, progress: bool = True) -> Iterator[Stage]:
+    """Every stage in turn, as soon as it is trained and judged; files are written to `folder`, a page at the end."""
+    folder.mkdir(parents=True, exist_ok=True)
     with one_thread():
-        material = digits(seed)
-        model = untrained(seed)
+        setting = Setting(digits(seed), folder, seed, epochs, progress)
+        model = first = untrained(seed)
         for name, advance in STORY.items():
             started = time.monotonic()
-            model = advance(model, material, seed, epochs, progress)
+            model, file, record = advance(model, setting)
+            first = model if name == "deterministic" else first
             seconds = time.monotonic() - started
-            yield Stage(name, seconds, judge(model, material, seed))
+            scores = {**judge(model, setting.material, seed), "bytes": float(file.stat().st_size)}
+            yield Stage(name, seconds, scores, file, record)
+        tell(first, model, file, record, setting)
 
 
 @contextmanager
@@ -118,37 +154,77 @@ def photograph_patches(count: int, seed: int) -> Tensor:
 # --- the stages ------------------------------------------------------------------------------------------------
 
 
-def deterministic(
-    model: nn.Module, material: Material, seed: int, epochs: int, progress: bool = False
-) -> nn.Module:
+def deterministic(model: nn.Module, setting: Setting) -> Result:
     """The network as one would train it without us: AdamW, cosine, the best epoch by validation NLL."""
-    return train_deterministic(
-        model, material.train, material.validation, seed=seed, epochs=epochs, progress=progress
+    from safetensors.torch import save
+
+    train_deterministic(
+        model,
+        setting.material.train,
+        setting.material.validation,
+        seed=setting.seed,
+        epochs=setting.epochs,
+        progress=setting.progress,
     )
+    file = setting.folder / "plain.safetensors"
+    write_atomically(file, save(dict(model.state_dict())))
+    return Result(model, file, {})
 
 
-def bayesian(
-    model: nn.Module, material: Material, seed: int, epochs: int, progress: bool = False
-) -> nn.Module:
+def bayesian(model: nn.Module, setting: Setting) -> Result:
     """The trained network made Bayesian and trained on."""
     model = bayesianize(copy.deepcopy(model))
     fit(
         model,
-        material.train.batches(BATCH, shuffle=True),
-        validation=material.validation.batches(256),
-        epochs=epochs,
+        setting.material.train.batches(BATCH, shuffle=True),
+        validation=setting.material.validation.batches(256),
+        epochs=setting.epochs,
         lr=3e-3,
-        beta=0.01,  # validation data choose 0.003 or 0.01: experiments/digits_calibration.py
-        seed=seed,
-        progress=progress,
+        beta=TEMPERATURE,
+        seed=setting.seed,
+        progress=setting.progress,
     )
-    return model
+    file = setting.folder / "bayesian.pocket"
+    store.save(model, file)
+    return Result(model, file, {})
 
 
-STORY: dict[str, Callable[[nn.Module, Material, int, int, bool], nn.Module]] = {
+def compressed(model: nn.Module, setting: Setting) -> Result:
+    """The posterior within the budget of bytes, read back from its file."""
+    file, material = setting.folder / "digits.pocket", setting.material
+    epochs = max(1, setting.epochs // 2)
+    report = compress(
+        copy.deepcopy(model),
+        material.train.batches(BATCH, shuffle=True),
+        path=file,
+        validation_loader=material.validation.batches(256),
+        max_bytes=BUDGET,
+        plan=Plan(
+            temperature=TEMPERATURE, epochs=epochs, settling_epochs=max(1, epochs // 4), seed=setting.seed
+        ),
+        metadata=card_of("digits_net", {}, material.train).metadata(),
+        progress=setting.progress,
+    )
+    return Result(store.load(file, nets.digits_net()), file, of_compression(report))
+
+
+STORY: dict[str, Callable[[nn.Module, Setting], Result]] = {
     "deterministic": deterministic,
     "Bayesian": bayesian,
+    "in a pocket": compressed,
 }
+
+
+def tell(before: nn.Module, model: nn.Module, file: Path, record: dict[str, Any], setting: Setting) -> Path:
+    """The report page of the compressed network; returns its path."""
+    from pocketbayes import report
+
+    material, seed = setting.material, setting.seed
+    record = {**record, "seed": seed, "versions": versions(), "command": f"pocketbayes demo --seed {seed}"}
+    story = report.gather(
+        model, file, material.test, before=before, ood=material.foreign, record=record, seed=seed
+    )
+    return report.write_page(setting.folder / PAGE, story)
 
 
 def train_deterministic(

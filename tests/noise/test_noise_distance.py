@@ -23,6 +23,7 @@ from pocketbayes.noise import (
     Uniform,
     energy_distance,
     marginal_distances,
+    predictive_distances,
     sum_energy_distance,
 )
 
@@ -66,6 +67,25 @@ def test_between_samples_of_one_law_it_averages_zero() -> None:
     shifted = marginal_distances(a, b + 0.3)
     assert float(shifted.mean()) > 20 * error
     assert float(values[7]) == pytest.approx(float(energy_distance(a[:, 7], b[:, 7])), abs=1e-12)
+
+
+@pytest.mark.parametrize("outputs", [(), (1,), (3,), (2, 2)])
+def test_at_every_input_it_is_the_distance_of_that_inputs_draws(outputs: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(7, 4, *outputs)), rng.normal(0.3, size=(5, 4, *outputs))
+    found = predictive_distances(torch.from_numpy(a), torch.from_numpy(b))
+    assert found.shape == (4,)
+    for i in range(4):
+        assert float(found[i]) == pytest.approx(
+            brute(a[:, i].reshape(7, -1), b[:, i].reshape(5, -1)), abs=1e-12
+        )
+
+
+def test_draws_at_different_inputs_are_refused() -> None:
+    with pytest.raises(ValueError, match="at the same inputs"):
+        predictive_distances(torch.zeros(5, 3, 2), torch.zeros(5, 4, 2))
+    with pytest.raises(ValueError, match="at the same inputs"):
+        predictive_distances(torch.zeros(5), torch.zeros(5))
 
 
 def test_a_large_offset_does_not_cost_precision() -> None:

@@ -101,7 +101,7 @@ def test_kl_to_any_prior_agrees_with_a_fine_trapezoid(law: Law, prior: Law) -> N
         assert ours >= 0
 
 
-@pytest.mark.parametrize("law", [SkewNormal(4.0), Bimodal(0.9)], ids=name)
+@pytest.mark.parametrize("law", LAWS, ids=name)
 def test_kl_to_a_spike_and_slab_agrees_with_a_million_draws(law: Law) -> None:
     z = law.sample_like(torch.empty(1_000_000), torch.Generator().manual_seed(0)).double()
     mixture = dist.MixtureSameFamily(
@@ -208,6 +208,26 @@ def test_implicit_gradients_equal_finite_differences_of_the_inverse_transform() 
     torch.testing.assert_close(ours[0], numeric_mu, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours[1], numeric_sigma, rtol=1e-5, atol=1e-6)
     assert float((ours[0] - 1).abs().max()) > 0.01  # the shape does change with the state
+
+
+def test_the_inverse_at_a_state_inverts_the_distribution_function_and_lies_between_the_laws() -> None:
+    u = torch.linspace(0.001, 0.999, 41, dtype=torch.float64)
+    mu, sigma = torch.full_like(u, 0.3), torch.full_like(u, 0.25)
+    z = DEVICE.icdf_at(mu, sigma, u)
+    torch.testing.assert_close(DEVICE.cdf_at(mu, sigma, z), u, rtol=0, atol=1e-12)
+    torch.testing.assert_close(mu + sigma * z, bisect(mu, sigma, u), rtol=0, atol=1e-9)
+
+
+def test_at_every_state_the_law_is_standardised_and_its_moments_are_those_of_its_density() -> None:
+    z = torch.linspace(-40, 40, 400_001, dtype=torch.float64)
+    for mu, sigma in ((0.0, 0.5), (0.3, 0.25), (-3.0, 0.2)):
+        state = torch.full_like(z, mu), torch.full_like(z, sigma)
+        density = DEVICE.log_prob_at(*state, z).exp()
+        moments = [float(torch.trapezoid(density * z**k, z)) for k in range(5)]
+        assert moments[:3] == pytest.approx([1, 0, 1], abs=1e-6)
+        one = torch.tensor([mu]).double(), torch.tensor([sigma]).double()
+        assert float(DEVICE.skewness_at(*one)) == pytest.approx(moments[3], abs=1e-6)
+        assert float(DEVICE.excess_kurtosis_at(*one)) == pytest.approx(moments[4] - 3, abs=1e-5)
 
 
 def test_interpolation_weights_are_one_at_their_own_state_and_constant_outside() -> None:

@@ -2,7 +2,12 @@
 
 from pocketbayes.noise.averaged import Averaged, AveragedAtoms, averaged
 from pocketbayes.noise.devices import Device, Drifted, Programmed
-from pocketbayes.noise.distance import energy_distance, marginal_distances, sum_energy_distance
+from pocketbayes.noise.distance import (
+    energy_distance,
+    marginal_distances,
+    predictive_distances,
+    sum_energy_distance,
+)
 from pocketbayes.noise.family import Law, Noise
 from pocketbayes.noise.fit import NoiseFit, fit_noise, fit_states
 from pocketbayes.noise.gaussian import Gaussian
@@ -48,5 +53,6 @@ __all__ = [
     "shape_total",
     "energy_distance",
     "marginal_distances",
+    "predictive_distances",
     "sum_energy_distance",
 ]

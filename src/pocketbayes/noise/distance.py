@@ -15,7 +15,7 @@ from pocketbayes.noise.measured import TwoPoint
 from pocketbayes.noise.quadrature import panel_nodes
 
 _BLOCK = 1 << 22  # distances held at once
-_FAR = 1000.0  # where a characteristic function of a sum with a density is spent
+_FAR = 1024.0  # where the characteristic function of a sum with a density is spent
 
 
 def energy_distance(a: Tensor, b: Tensor) -> Tensor:
@@ -52,6 +52,24 @@ def marginal_distances(a: Tensor, b: Tensor) -> Tensor:
     return 2 * across / (n * m) - 2 * own_a / (n * (n - 1)) - 2 * own_b / (m * (m - 1))
 
 
+def predictive_distances(a: Tensor, b: Tensor) -> Tensor:
+    """The unbiased D^2 at every input: draws a [S, N, ...] and b [T, N, ...] give [N], float64.
+
+    All outputs at one input are one vector, class probabilities for example; S T for vectors, n log n for scalars.
+    """
+    a, b = (x.flatten(2).squeeze(2) if x.ndim > 2 else x for x in (_checked(a, "a"), _checked(b, "b")))
+    if a.ndim < 2 or a.shape[1:] != b.shape[1:]:
+        raise ValueError(
+            "predictive_distances: needs draws [S, N, ...] and [T, N, ...] at the same inputs, got shapes "
+            f"{tuple(a.shape)} and {tuple(b.shape)}."
+        )
+    if a.ndim == 2:
+        return marginal_distances(a, b)
+    rows = max(1, _BLOCK // (max(len(a), len(b)) ** 2))
+    parts = zip(a.movedim(1, 0).split(rows), b.movedim(1, 0).split(rows), strict=True)
+    return torch.cat([_by_pairs(x, y) for x, y in parts])
+
+
 def _pair_sum(x: Tensor) -> Tensor:
     """sum_{i < j} |x_i - x_j| down the columns: sorted, x_(i) counts 2i - n + 1 times."""
     n = x.shape[0]
@@ -61,18 +79,20 @@ def _pair_sum(x: Tensor) -> Tensor:
 
 
 def _by_pairs(a: Tensor, b: Tensor) -> Tensor:
-    n, m = a.shape[0], b.shape[0]
+    """From vectors a [..., n, d] and b [..., m, d]: [...]."""
+    n, m = a.shape[-2], b.shape[-2]
     across, own_a, own_b = _all_distances(a, b), _all_distances(a, a), _all_distances(b, b)
     return 2 * across / (n * m) - own_a / (n * (n - 1)) - own_b / (m * (m - 1))
 
 
 def _all_distances(a: Tensor, b: Tensor) -> Tensor:
     """sum_{i, j} |a_i - b_j|, block by block; differences, not inner products, which cancel."""
-    rows = max(1, _BLOCK // b.shape[0])
+    rows = max(1, _BLOCK // b.shape[:-1].numel())
     blocks = [
-        torch.cdist(part, b, compute_mode="donot_use_mm_for_euclid_dist").sum() for part in a.split(rows)
+        torch.cdist(part, b, compute_mode="donot_use_mm_for_euclid_dist").sum((-2, -1))
+        for part in a.split(rows, dim=-2)
     ]
-    return torch.stack(blocks).sum()
+    return torch.stack(blocks).sum(0)
 
 
 def _checked(x: Tensor, name: str) -> Tensor:
@@ -98,12 +118,18 @@ def sum_energy_distance(noise: Law, terms: int, coefficients: Tensor | None = No
         raise ValueError(f"sum_energy_distance: needs at least one term, got {terms}.")
     if coefficients is None and isinstance(noise, TwoPoint):
         return _lattice_distance(terms)
-    t, dt = panel_nodes(torch.linspace(0, _FAR, 4001, dtype=torch.float64), 16)
-    gap = _sum_characteristic(noise, t, terms, coefficients) - torch.exp(-0.5 * t.square())
-    square = gap.abs().square()
+    total, near = 0.0, 0.0
+    for far in _FAR / torch.exp2(torch.arange(4.0, -1, -1)):  # octave by octave
+        t, dt = panel_nodes(torch.arange(near, float(far) + 0.125, 0.25, dtype=torch.float64), 16)
+        gap = _sum_characteristic(noise, t, terms, coefficients) - torch.exp(-0.5 * t.square())
+        square = gap.abs().square()
+        total += float((square / t.square() * dt).sum())
+        if not noise.has_atoms and float(square.max()) < 1e-20:
+            return 2 / math.pi * total
+        near = float(far)
     # What is left beyond: nothing for a law with a density; atoms keep a constant average.
-    rest = float((square * dt)[t > _FAR / 2].sum() / (_FAR / 2)) / _FAR if noise.has_atoms else 0.0
-    return 2 / math.pi * (float((square / t.square() * dt).sum()) + rest)
+    rest = float((square * dt).sum() / (_FAR / 2)) / _FAR if noise.has_atoms else 0.0
+    return 2 / math.pi * (total + rest)
 
 
 def _sum_characteristic(noise: Law, t: Tensor, terms: int, coefficients: Tensor | None) -> Tensor:

@@ -28,8 +28,15 @@ def fit_figure(fit: NoiseFit) -> Figure:
 
 def _draw_densities(axes: Axes, fit: NoiseFit) -> None:
     z = fit.cells.z.ravel()
-    axes.hist(z, bins=np.linspace(-4, 4, 121).tolist(), density=True, color="0.8", label="reads")
-    grid = torch.linspace(-4, 4, 801, dtype=torch.float64)
+    axes.hist(
+        z,
+        bins=np.linspace(-4, 4, 121).tolist(),
+        density=True,
+        histtype="stepfilled",
+        color="0.8",
+        label="reads",
+    )
+    grid = torch.linspace(-4, 4, 401, dtype=torch.float64)
     shown = [c for c in fit.candidates if math.isfinite(c.held_out)][:3]
     shown += [c for c in fit.candidates if c.noise == fit.noise and c not in shown]
     for c in shown:
@@ -43,7 +50,7 @@ def _draw_densities(axes: Axes, fit: NoiseFit) -> None:
 
 def _draw_quantiles(axes: Axes, fit: NoiseFit) -> None:
     z = fit.cells.z.ravel()
-    count = min(z.size, 2000)
+    count = min(z.size, 400)
     levels = (np.arange(count) + 0.5) / count
     model = fit.noise.icdf(torch.from_numpy(levels)).numpy()
     axes.plot(model, np.quantile(z, levels), ".", ms=3)

@@ -70,6 +70,28 @@ class StateDependent(Noise):
         logs = torch.stack([law.log_prob(z) for law in self.laws], -1)
         return torch.logsumexp(self.weights(mu, sigma).log() + logs, -1)
 
+    def icdf_at(self, mu: Tensor, sigma: Tensor, u: Tensor) -> Tensor:
+        """F^-1(u | mu, sigma), without gradients: bisection between the quantiles of the laws that are mixed."""
+        with torch.no_grad():
+            ends = torch.stack([law.icdf(u.double()) for law in self.laws])  # [K, *shape]
+            mu, sigma, low, high = (
+                t.double() for t in torch.broadcast_tensors(mu, sigma, *ends.aminmax(dim=0))
+            )
+            for _ in range(60):
+                middle = 0.5 * (low + high)
+                below = self.cdf_at(mu, sigma, middle) < u
+                low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+            z: Tensor = 0.5 * (low + high)
+            return z.to(u)
+
+    def skewness_at(self, mu: Tensor, sigma: Tensor) -> Tensor:
+        """E z^3 of every weight, in the shape of mu: a mixture of standardised laws mixes their moments."""
+        return self.weights(mu, sigma) @ mu.new_tensor([law.skewness() for law in self.laws])
+
+    def excess_kurtosis_at(self, mu: Tensor, sigma: Tensor) -> Tensor:
+        """E z^4 - 3 of every weight, in the shape of mu."""
+        return self.weights(mu, sigma) @ mu.new_tensor([law.excess_kurtosis() for law in self.laws])
+
     def sample_at(self, mu: Tensor, sigma: Tensor, generator: torch.Generator | None = None) -> Tensor:
         with torch.no_grad():
             upper = self.weights(mu, sigma).cumsum(-1)  # [*shape, K]

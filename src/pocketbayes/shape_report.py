@@ -1,0 +1,296 @@
+"""`shape_sensitivity`: does a posterior mind the shape of its noise?  Device families against Gaussian noise.
+
+Means and variances of the weights stay; only the law of z changes.  Every comparison is between independent draws, so
+that Gaussian against Gaussian, the floor, shows what the draws alone do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pocketbayes.ensemble import Ensemble
+from pocketbayes.likelihood import Categorical, Likelihood, unpack
+from pocketbayes.noise import (
+    Bimodal,
+    Gaussian,
+    Laplace,
+    Noise,
+    SkewNormal,
+    StudentT,
+    TwoPoint,
+    Uniform,
+    predictive_distances,
+)
+from pocketbayes.posterior.draws import mix
+from pocketbayes.posterior.swap import under_noise
+from pocketbayes.posterior.weights import require_bayesian
+from pocketbayes.prediction import Predictive, Regression, reducer
+from pocketbayes.progress import track
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SCORES = ("accuracy", "nll", "ece", "rmse")
+FAMILIES: dict[str, Noise] = {
+    "two-point": TwoPoint(),
+    "bimodal 0.9": Bimodal(0.9),
+    "uniform": Uniform(),
+    "Laplace": Laplace(),
+    "Student-t 3": StudentT(3.0),
+    "skew-normal 10": SkewNormal(10.0),
+}
+
+
+class Interval(NamedTuple):
+    """A mean over the repeats with its 95 % confidence interval, mean +- half."""
+
+    mean: float
+    half: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Interval:
+        """Student's interval for the mean of independent repeats."""
+        from scipy.special import stdtrit
+
+        x = torch.tensor(values, dtype=torch.float64)
+        error = float(x.std()) / math.sqrt(len(x))
+        return Interval(float(x.mean()), float(stdtrit(len(x) - 1, 0.975)) * error)
+
+    @property
+    def largest(self) -> float:
+        """The largest size, of either sign, that the interval holds."""
+        return abs(self.mean) + self.half
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.5f} ± {self.half:.5f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeRow:
+    """One family against Gaussian noise."""
+
+    name: str
+    distance: Interval  # D^2 between the predictives, mean over inputs, in units of the Gaussian one's sigma
+    excess: Interval  # the same less the floor of the same repeat
+    changes: dict[str, Interval]  # score of the family minus score of the Gaussian
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeReport:
+    """What `shape_sensitivity` found.  Print it for the table and the verdicts; `plot()` shows it."""
+
+    rows: tuple[ShapeRow, ...]
+    floor: ShapeRow  # Gaussian against Gaussian, other draws
+    scores: dict[str, Interval]  # of the Gaussian posterior itself
+    inputs: int
+    samples: int
+    repeats: int
+    tolerance: float
+
+    def verdict(self, row: ShapeRow) -> str:
+        """One sentence for the designer of the device."""
+        nll = row.changes["nll"]
+        seen = "can be told apart" if row.excess.low > 0 else "cannot be told apart"
+        if nll.largest <= self.tolerance:
+            said = f"the network does not mind: NLL changes by at most {nll.largest:.4f} nats"
+        elif nll.low > self.tolerance:
+            said = f"the network minds: NLL rises by {nll.mean:.4f} ± {nll.half:.4f} nats"
+        elif nll.mean + nll.half < -self.tolerance:
+            said = f"the network is better for it: NLL falls by {-nll.mean:.4f} ± {nll.half:.4f} nats"
+        else:
+            said = f"undecided: NLL changes by {nll}; use more samples or repeats"
+        return f"{row.name}: {said}; the predictions {seen} from those under Gaussian noise"
+
+    def __str__(self) -> str:
+        names = list(self.scores)
+        width = max(len(row.name) for row in (*self.rows, self.floor)) + 2
+        head = f"{'noise':<{width}}{'distance':>20}" + "".join(f"{name:>22}" for name in names)
+        lines = [
+            f"{self.inputs:,} inputs, {self.samples} draws, {self.repeats} repeats; ± is a 95 % interval",
+            "under Gaussian noise: " + ", ".join(f"{name} {self.scores[name].mean:.4f}" for name in names),
+            head,
+        ]
+        for row in (self.floor, *self.rows):
+            cells = "".join(f"{row.changes[name]!s:>22}" for name in names)
+            lines.append(f"{row.name:<{width}}{row.distance!s:>20}{cells}")
+        return "\n".join([*lines, *(self.verdict(row) for row in self.rows)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers for a JSON file: every interval is [mean, half]."""
+        rows = {
+            row.name: {
+                "distance": list(row.distance),
+                "excess": list(row.excess),
+                "changes": {name: list(change) for name, change in row.changes.items()},
+            }
+            for row in (self.floor, *self.rows)
+        }
+        return {
+            "rows": rows,
+            "scores": {name: list(score) for name, score in self.scores.items()},
+            "verdicts": {row.name: self.verdict(row) for row in self.rows},
+            "inputs": self.inputs,
+            "samples": self.samples,
+            "repeats": self.repeats,
+            "tolerance": self.tolerance,
+        }
+
+    def plot(self) -> Figure:
+        """Left, distances with the floor as a band; right, what the NLL does, with the tolerance as a band."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9.0, 0.9 + 0.4 * len(self.rows)), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        names, places = [row.name for row in self.rows], range(len(self.rows))
+        bands = ((self.floor.distance.low, sum(self.floor.distance)), (-self.tolerance, self.tolerance))
+        values = ([row.distance for row in self.rows], [row.changes["nll"] for row in self.rows])
+        labels = ("energy distance to Gaussian noise / sigma", "change of the NLL (nats)")
+        for axes, band, intervals, label, said in zip(
+            (left, right), bands, values, labels, ("Gaussian floor", "tolerance"), strict=True
+        ):
+            axes.axvspan(*band, color="0.85", label=said)
+            axes.errorbar(
+                [i.mean for i in intervals], places, xerr=[i.half for i in intervals], fmt="o", capsize=3
+            )
+            axes.set(xlabel=label)
+            axes.legend(frameon=False, fontsize=8)
+        left.set_yticks(list(places), names)
+        left.invert_yaxis()
+        return figure
+
+
+class _Outcome(NamedTuple):
+    """What one set of draws says."""
+
+    draws: Tensor  # [S, N, ...] class probabilities, or outputs
+    scores: dict[str, float]
+
+
+def shape_sensitivity(
+    model: nn.Module,
+    loader: Iterable[Any],
+    families: Mapping[str, Noise] | Sequence[Noise] | None = None,
+    *,
+    samples: int = 100,
+    repeats: int = 5,
+    seed: int = 0,
+    likelihood: Likelihood | None = None,
+    tolerance: float = 0.01,
+    progress: bool = False,
+) -> ShapeReport:
+    """Predictions of the posterior under each noise family, against those under Gaussian noise.
+
+    In every repeat each family, and once more the Gaussian (the floor), is compared with fresh draws under Gaussian
+    noise: energy distance between the predictive samples, mean over the inputs and divided by their mean sigma, and the
+    differences of accuracy, NLL and ECE, or of RMSE and NLL.  The intervals are over the repeats: they hold for these
+    inputs.  The model is as before afterwards.
+
+    Args:
+        families: by name, or a sequence; two-point, bimodal, uniform, Laplace, Student-t and skew-normal by default.
+        tolerance: the change of NLL in nats up to which the verdict is that the network does not mind.
+    """
+    named = _named(families)
+    _require_counts(samples, repeats, tolerance)
+    require_bayesian(model)
+    likelihood = likelihood if likelihood is not None else Categorical()
+    batches = list(loader)
+    if not batches:
+        raise ValueError("shape_sensitivity: the loader is empty. Pass one with at least one batch.")
+    everyone = {"Gaussian again": Gaussian(), **named}
+    found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in everyone}
+    own: list[dict[str, float]] = []
+    for repeat in track(range(repeats), "shape sensitivity", enabled=progress):
+        reference = _outcome(model, batches, Gaussian(), likelihood, samples, mix(seed, repeat, 0))
+        own.append(reference.scores)
+        for name, noise in everyone.items():
+            other = _outcome(model, batches, noise, likelihood, samples, mix(seed, repeat, 1))
+            found[name].append(_compare(reference, other))
+    rows = [_row(name, values, found["Gaussian again"]) for name, values in found.items()]
+    return ShapeReport(
+        rows=tuple(rows[1:]),
+        floor=rows[0],
+        scores={name: Interval.of([s[name] for s in own]) for name in own[0]},
+        inputs=reference.draws.shape[1],
+        samples=samples,
+        repeats=repeats,
+        tolerance=tolerance,
+    )
+
+
+def _outcome(
+    model: nn.Module, batches: list[Any], noise: Noise, likelihood: Likelihood, samples: int, seed: int
+) -> _Outcome:
+    reduce = reducer(likelihood, keep=True)
+    device = next((p.device for p in model.parameters()), None)
+    with under_noise(model, noise):
+        ensemble = Ensemble(model, samples=samples, seed=seed)
+        parts, targets = [], []
+        for raw in batches:
+            batch = unpack(raw, device)
+            parts.append(reduce(ensemble.outputs(*batch.args, **batch.kwargs)))
+            targets.append(batch.target)
+    answer = reduce.join(parts)
+    scores = reduce.score(answer, torch.cat(targets))
+    draws = answer.draws if isinstance(answer, Predictive | Regression) else answer
+    assert isinstance(draws, Tensor)
+    return _Outcome(draws, {name: scores[name] for name in SCORES if name in scores})
+
+
+def _compare(reference: _Outcome, other: _Outcome) -> tuple[float, dict[str, float]]:
+    """(D^2 in units of the reference's sigma, differences of the scores)."""
+    sigma = reference.draws.double().var(0).flatten(1).sum(1).sqrt().mean()
+    distance = predictive_distances(reference.draws, other.draws).mean()
+    changes = {name: other.scores[name] - score for name, score in reference.scores.items()}
+    return float(distance / sigma), changes
+
+
+def _row(
+    name: str, values: list[tuple[float, dict[str, float]]], floor: list[tuple[float, dict[str, float]]]
+) -> ShapeRow:
+    return ShapeRow(
+        name=name,
+        distance=Interval.of([distance for distance, _ in values]),
+        excess=Interval.of([a - b for (a, _), (b, _) in zip(values, floor, strict=True)]),
+        changes={key: Interval.of([changes[key] for _, changes in values]) for key in values[0][1]},
+    )
+
+
+def _named(families: Mapping[str, Noise] | Sequence[Noise] | None) -> dict[str, Noise]:
+    if families is None:
+        return FAMILIES
+    if isinstance(families, Noise):
+        families = [families]
+    for noise in families.values() if isinstance(families, Mapping) else families:
+        if not isinstance(noise, Noise):
+            raise ValueError(
+                f"shape_sensitivity: a family must be a pocketbayes.noise.Noise, got {noise!r}. Use e.g. Bimodal(0.9)."
+            )
+    named = dict(families) if isinstance(families, Mapping) else {_name(f): f for f in families}
+    if not named:
+        raise ValueError("shape_sensitivity: no families to compare. Leave families out for the usual ones.")
+    return named
+
+
+def _name(noise: Noise) -> str:
+    """The family with its numbers; without arrays, which a device's samples have."""
+    shown = {k: v for k, v in noise.to_dict().items() if isinstance(v, int | float)}
+    return type(noise).__name__ + (f"({', '.join(f'{v:g}' for v in shown.values())})" if shown else "")
+
+
+def _require_counts(samples: int, repeats: int, tolerance: float) -> None:
+    if samples < 2 or repeats < 2:
+        raise ValueError(
+            f"shape_sensitivity: needs two or more samples and repeats, got {samples} and {repeats}."
+        )
+    if not tolerance > 0:
+        raise ValueError(f"shape_sensitivity: tolerance must be positive, got {tolerance} nats.")
