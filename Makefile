@@ -35,7 +35,7 @@ test: $(VENV)/.test  ## the default test suite
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.test  ## everything, the slow tests too
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -m "not page"
 
 check: $(VENV)/.test  ## lint and types
 	$(BIN)/ruff check src tests benchmarks experiments
