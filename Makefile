@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check check-page bench clean
+.PHONY: help demo test test-slow check check-page bench results clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ check-page: $(VENV)/.page  ## the report page in headless Chromium (CHROMIUM=PAT
 
 bench: $(VENV)/.bench  ## ratios measured side by side with peers
 	$(BIN)/python -m benchmarks
+
+results: $(VENV)/.demo  ## write RESULTS.md from the result files
+	$(BIN)/python -m experiments.results
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

@@ -18,6 +18,15 @@ EXPERIMENTS = (
     "resnet20_rate",
     "resnet20_paper",
     "mixture_likelihood",
+    "structure_1d",
+    "structure_uci",
+    "structure_digits",
+    "structure_resnet20",
+    "noise_width",
+    "noise_regression",
+    "noise_faces",
+    "noise_open_cases",
+    "noise_resnet20",
 )
 INTRODUCTION = """# Results
 

@@ -163,6 +163,7 @@ class ShapeReport:
                 [i.mean for i in intervals], places, xerr=[i.half for i in intervals], fmt="o", capsize=3
             )
             axes.set(xlabel=label)
+            axes.locator_params(axis="x", nbins=5)
             axes.legend(frameon=False, fontsize=8)
         left.set_yticks(list(places), names)
         left.invert_yaxis()

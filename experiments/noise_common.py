@@ -1,0 +1,86 @@
+"""What the noise experiments share: the measured device, intervals, versions, figures."""
+
+from __future__ import annotations
+
+import io
+import math
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pocketbayes.noise import Law, QuantileTable, fit_noise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Of seven runs the one whose pooled shape is farthest from Gaussian.  The columns before are address and voltages.
+RUN, READS = "target100_120_readfix", slice(3, None)
+
+
+class Between(NamedTuple):
+    """A difference of means with the half width of its 95 % interval."""
+
+    mean: float
+    half: float
+
+
+def interval(a: Any, b: Any) -> Between:
+    """mean(a) - mean(b) of independent repeats, each [R]: Welch's interval."""
+    from scipy.special import stdtrit
+
+    x, y = torch.as_tensor(a).double(), torch.as_tensor(b).double()
+    parts = [float(v.var()) / len(v) for v in (x, y)]
+    freedom = sum(parts) ** 2 / max(
+        sum(p**2 / (len(v) - 1) for p, v in zip(parts, (x, y), strict=True)), 1e-300
+    )
+    return Between(
+        float(x.mean() - y.mean()), float(stdtrit(max(freedom, 1.0), 0.975)) * math.sqrt(sum(parts))
+    )
+
+
+def mean_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def measured_device(path: str | Path) -> QuantileTable:
+    """The read noise of resistive memory, every cell standardised, the shapes pooled: quantiles of 202 101 reads."""
+    with np.load(path) as runs:
+        return QuantileTable.of(fit_noise(runs[RUN][:, READS]).cells.z.ravel(), size=2048)
+
+
+def moments(law: Law) -> list[float | None]:
+    """Skewness and excess kurtosis, None where there is none."""
+    return [x if math.isfinite(x) else None for x in (law.skewness(), law.excess_kurtosis())]
+
+
+def shown(values: Sequence[float | None]) -> str:
+    return ", ".join("none" if x is None else f"{x:.2f}" for x in values)
+
+
+def versions() -> dict[str, Any]:
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def save_figure(figure: Figure, script: Path) -> None:
+    """As svg beside the script, the same bytes every time."""
+    import matplotlib
+
+    page = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": script.stem}):
+        figure.savefig(page, format="svg", metadata={"Date": None})
+    script.with_suffix(".svg").write_text(rounded(page.getvalue()))
+
+
+def rounded(svg: str) -> str:
+    """A figure with its coordinates to a hundredth of a point, about half as large."""
+    return re.sub(r"(?<![\d.])([1-9]\d*\.\d\d)\d+", r"\1", svg)  # not scales such as 0.015625
