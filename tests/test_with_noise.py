@@ -156,3 +156,32 @@ def test_what_is_no_noise_is_refused_and_the_model_stays() -> None:
 def test_a_plain_model_is_refused() -> None:
     with pytest.raises(ValueError, match="no stochastic weights"):
         with_noise(network(), Gaussian())
+
+
+@pytest.mark.parametrize("build", ["private", "shared"])
+def test_means_and_kl_are_those_that_the_device_makes_of_them(build: str) -> None:
+    """A drifted device: all weights are scaled; the mean pass and the KL see it, as the draws do."""
+    torch.manual_seed(0)
+    model = pb.bayesianize(torch.nn.Linear(6, 5).double(), prior=pb.ZeroMean(0.7), sigma=pb.Constant(0.2))
+    if build == "shared":
+        pb.share(model, pb.Rate(trade=0.5, components=4, escape_bits=8.0))
+    site = stochastic_weights(model)[0]
+    q = site.gaussian
+    device = pb.noise.Drifted(pb.noise.Gaussian(), time=1000.0, exponent=-0.05)
+    mu, sigma = device.program(q.mu, q.sigma)
+    assert not torch.allclose(mu, q.mu)
+    pb.with_noise(model, device)
+    with torch.no_grad(), pb.mean_weights(model):
+        torch.testing.assert_close(model.weight, mu)
+    law = torch.distributions.Normal(mu, sigma)
+    prior = torch.distributions.Normal(torch.zeros_like(mu), torch.full_like(mu, 0.7))
+    expected = torch.distributions.kl_divergence(law, prior).sum()
+    torch.testing.assert_close(pb.kl_divergence(model), expected)
+
+
+def test_a_small_model_with_a_measured_device_loads(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).laplace(size=5000)
+    model = pb.bayesianize(torch.nn.Linear(3, 2), noise=pb.noise.Empirical(samples))
+    pb.save(model, tmp_path / "a.pocket")
+    loaded = pb.load(tmp_path / "a.pocket", torch.nn.Linear(3, 2))
+    assert stochastic_weights(loaded)[0].weight.noise == stochastic_weights(model)[0].weight.noise

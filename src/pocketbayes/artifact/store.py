@@ -40,6 +40,7 @@ from pocketbayes.sharing.share import install
 from pocketbayes.sharing.shared import Blends, SharedWeight
 from pocketbayes.structure.breaking import fix_entries
 
+NOISE_TABLES = 1 << 20  # numbers that a file may hold beside the model's own: the law of a measured device
 _NUMPY_LACKS = {torch.bfloat16: "bfloat16"}
 
 
@@ -81,7 +82,9 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     """
     if stochastic_weights(model):
         raise ValueError("load needs the plain architecture, freshly built; this model is Bayesian already.")
-    limit = sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in model.buffers()) + 1
+    limit = (
+        sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in model.buffers()) + NOISE_TABLES
+    )
     pocket = decode(path, max_weights=limit if max_weights is None else max_weights)
     _require_match(str(path), pocket, model)
     return from_pocket(pocket, model)

@@ -59,7 +59,11 @@ class StochasticWeight(nn.Module, ABC):
     def kl(self, original: Tensor) -> Tensor:
         """KL(q || p) in nats, summed over the weights of this tensor."""
         q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
-        return total_kl(q, m, self.prior_sigma) + shape_total(self.noise, *q)
+        return total_kl(self.programmed(*q), m, self.prior_sigma) + shape_total(self.noise, *q)
+
+    def programmed(self, mu: Tensor, sigma: Tensor) -> Gaussian:
+        """The mean and standard deviation that weights have when their device is told to have these."""
+        return Gaussian(*self.noise.program(mu, sigma))
 
     # Not a buffer: `.to(bfloat16)` would round it and DistributedDataParallel would send it at every step.
     def get_extra_state(self) -> Tensor:
@@ -78,7 +82,7 @@ class StochasticWeight(nn.Module, ABC):
         if draw is None:
             return self.sample(original, Draw(None))
         if isinstance(draw, MeanDraw):
-            return self.whole(self.gaussian(original).mu)
+            return self.whole(self.programmed(*self.gaussian(original)).mu)
         return draw.value(self.index, lambda: self.sample(original, draw))
 
 

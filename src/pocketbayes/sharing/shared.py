@@ -113,8 +113,9 @@ class SharedWeight(StochasticWeight):
             return super().sample(original, draw)
         book = self.codebook
         generator = draw.generator(_CODEBOOK, book.mu.device)
-        z = draw.value(_CODEBOOK, lambda: self.noise.sample_like(book.mu.detach(), generator))
-        values = book.mu + book.sigma * z  # [K] one draw for each component
+        mu, sigma = book.mu.detach(), book.sigma.detach()
+        z = draw.value(_CODEBOOK, lambda: self.noise.sample_at(mu, sigma, generator))
+        values = self.noise.place(book.mu, book.sigma, z)  # [K] one draw for each component
         blended = (self.blend_alpha * values[self.blend_component.int()]).sum(1)
         own = draw.generator(self.index, original.device)
         outliers = self.noise.draw(original, sigma_from_rho(self.rho), own)
@@ -128,18 +129,20 @@ class SharedWeight(StochasticWeight):
         With tied draws a component is one variable: its KL counts once in the network, against N(0, s^2).
         """
         d, book = self.derived, self.codebook
-        q = Gaussian(book.mu, book.sigma)
+        q = self.programmed(book.mu, book.sigma)
         if book.tied:
             shared = kl_divergence(q, 0.0, self.prior_sigma).sum() * float(self.counts_codebook)
         else:
             # sum_i (m - p_i)^2 = n (m - p)^2 + scatter of the prior means p_i about their mean p
             shared = (d.members * kl_divergence(q, d.prior_mean, self.prior_sigma)).sum() + d.prior_scatter
-        outliers = Gaussian(original, sigma_from_rho(self.rho))
+        outliers = self.programmed(original, sigma_from_rho(self.rho))
         private = kl_divergence(outliers, self._prior_mean_at(d.outlier), self.prior_sigma).sum()
         if self.blend_position.numel():
             law = blended_law(Law(book.mu, book.sigma.square()), self.blend_component.int(), self.blend_alpha)
             at = self._prior_mean_at(self.blend_position.long())
-            private = private + kl_divergence(Gaussian(law.mu, law.var.sqrt()), at, self.prior_sigma).sum()
+            private = (
+                private + kl_divergence(self.programmed(law.mu, law.var.sqrt()), at, self.prior_sigma).sum()
+            )
         return shared + private + self._shape(original)
 
     def _shape(self, original: Tensor) -> Tensor | float:
