@@ -77,7 +77,7 @@ def table(part: dict[str, Any]) -> str:
 
 def marked(gap: Summary) -> str:
     """Bold where the difference is clear."""
-    text = f"{gap.mean:+.3f} ± {gap.error:.3f}"
+    text = f"{gap.mean:+.3f} ± {gap.error:.3f}" if gap.groups > 1 else f"{gap.mean:+.3f}"
     return f"**{text}**" if gap.clear else text
 
 
@@ -202,7 +202,7 @@ def check_sentences(checks: Rows, rows: Rows) -> list[str]:
         gaps = {key: summary([a[key] - b[key]] for a, b in pairs) for key in ("rmse", "lpp")}
         gaps["nelbo"] = summary([a["nelbo"][-1] - b["nelbo"][-1]] for a, b in pairs)
         shown = ", ".join(f"{key.upper()} {marked(gap)}" for key, gap in gaps.items())
-        sentences.append(f"16 draws minus ours, “{name}” on {len(pairs)} splits with one seed: {shown}.")
+        sentences.append(f"16 draws minus ours, “{name}” splits tried {len(pairs)}, one seed each: {shown}.")
     spread = [row["bayesian"]["vanilla"]["nelbo"][-1] for row in rows]
     sentences.append(
         f"Runs end in optima far apart (NELBO of vanilla from {min(spread):.0f} to {max(spread):.0f}), so single runs tell little."
