@@ -62,21 +62,26 @@ def test_the_demo_makes_the_network_less_sure_where_it_is_wrong_or_the_input_is_
 
 def test_an_interrupted_demo_says_so_and_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     script = (
+        # A shell's background jobs are born deaf to Ctrl-C.
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import torch\nfrom pocketbayes import cli, demo\nprint('ready', flush=True)\n"
         "cli.main(['demo', '--epochs', '100000'])"
     )
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", script],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert errors == "pocketbayes: interrupted; no file was left half-written.\n"
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
