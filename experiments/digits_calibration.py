@@ -27,9 +27,9 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
+from pocketbayes.cli.digits import BATCH, train_deterministic, untrained
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.data.batches import stratified_order
-from pocketbayes.demo import BATCH, train_deterministic, untrained
 from pocketbayes.files import write_atomically
 from pocketbayes.progress import track
 

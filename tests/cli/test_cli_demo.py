@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli_runs import main_code as run
-from pocketbayes import demo
+from pocketbayes.cli import digits as demo
 
 
 def test_the_demo_tells_its_story_as_json_and_the_seed_decides_it(
@@ -64,7 +64,7 @@ def test_an_interrupted_demo_says_so_and_leaves_no_half_of_a_file(tmp_path: Path
     script = (
         # A shell's background jobs are born deaf to Ctrl-C.
         "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import torch\nfrom pocketbayes import cli, demo\nprint('ready', flush=True)\n"
+        "import torch\nfrom pocketbayes import cli\nfrom pocketbayes.cli import digits\nprint('ready', flush=True)\n"
         "cli.main(['demo', '--epochs', '100000'])"
     )
     with subprocess.Popen(

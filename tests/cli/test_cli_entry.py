@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli_runs import complaint, run
-from pocketbayes import cli, demo
+from pocketbayes import cli
+from pocketbayes.cli import digits as demo
 from pocketbayes.cli.options import byte_count
 
 DOCS = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()

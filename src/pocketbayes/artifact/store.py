@@ -14,7 +14,6 @@ from pocketbayes import __version__
 from pocketbayes.artifact import Codebook as FileCodebook
 from pocketbayes.artifact import (
     Entry,
-    Fixed,
     Normal,
     Plain,
     Pocket,
@@ -26,19 +25,18 @@ from pocketbayes.artifact import (
     encode,
     law_of,
 )
-from pocketbayes.artifact.dense import fixed_mask, fixed_signs, fixed_values
+from pocketbayes.artifact.constants import install_fixed, to_file
+from pocketbayes.artifact.dense import fixed_mask
 from pocketbayes.errors import ArtifactError
 from pocketbayes.files import write_atomically
 from pocketbayes.noise import Gaussian as GaussianNoise
 from pocketbayes.noise import Noise
 from pocketbayes.posterior.convert import bayesianize, parameters_with_owners
-from pocketbayes.posterior.fixed import FixedEntries
 from pocketbayes.posterior.gaussian import Gaussian
 from pocketbayes.posterior.priors import FanIn, FixedPrior
 from pocketbayes.posterior.weights import Site, require_bayesian, sites, stochastic_weights
 from pocketbayes.sharing.share import install
 from pocketbayes.sharing.shared import Blends, SharedWeight
-from pocketbayes.structure.breaking import fix_entries
 
 NOISE_TABLES = 1 << 20  # numbers that a file may hold beside the model's own: the law of a measured device
 _NUMPY_LACKS = {torch.bfloat16: "bfloat16"}
@@ -169,7 +167,7 @@ def _stochastic(site: Site, priors: bool) -> Entry:
             components=_numpy(weight.blend_component.int()),
             alphas=_numpy(weight.blend_alpha),
             dtype=_dtype(site.original),
-            fixed=_fixed(weight.fixed),
+            fixed=to_file(weight.fixed),
             prior=prior,
         )
     mu = site.gaussian.mu
@@ -180,19 +178,9 @@ def _stochastic(site: Site, priors: bool) -> Entry:
         mu=_numpy(mu).reshape(-1),
         sigma=sigma.reshape(-1),
         dtype=_dtype(mu),
-        fixed=_fixed(weight.fixed),
+        fixed=to_file(weight.fixed),
         prior=prior,
     )
-
-
-def _fixed(entries: FixedEntries | None) -> Fixed | None:
-    """Fixed weights by their rule, so that they take no bits but for constants that follow from nothing."""
-    if entries is None:
-        return None
-    rule = {key: value for key, value in entries.rule.items() if key != "shape"}
-    c = 0.0 if entries.c is None else entries.c.item()
-    values = c if entries.values is None else _numpy(entries.values)
-    return Fixed(mask=rule, values=values, count=entries.count)
 
 
 def _prior(site: Site) -> Prior:
@@ -268,7 +256,7 @@ def from_pocket(pocket: Pocket, model: nn.Module) -> nn.Module:
     bayesianize(
         model, where=lambda n, _: n in sigma, biases=True, norms=True, sigma=sigma, prior=prior, noise=noise
     )
-    _install_fixed(pocket, model)
+    install_fixed(pocket, model)
     if pocket.codebook is not None:
         _install_shared(pocket, model)
     return model
@@ -288,35 +276,6 @@ def _loaded_prior(name: str, entry: Entry) -> FixedPrior:
     mean = np.zeros(entry.shape, prior.mu.dtype)
     mean[np.ones(entry.shape, bool) if fixed is None else ~fixed_mask(fixed, entry.shape, name)] = prior.mu
     return FixedPrior(float(prior.sigma), at=torch.from_numpy(mean))
-
-
-def _install_fixed(pocket: Pocket, model: nn.Module) -> None:
-    """Fixed weights again, with one trained c for all tensors that had it."""
-    entries: dict[str, FixedEntries] = {}
-    trained: dict[float, nn.Parameter] = {}
-    for site in stochastic_weights(model):
-        entry = pocket.tensors[site.path]
-        if isinstance(entry, (Normal, Shared)) and entry.fixed is not None:
-            entries[site.path] = _entries_of(site, entry, trained)
-    if entries:
-        fix_entries(model, entries)
-
-
-def _entries_of(site: Site, entry: Normal | Shared, trained: dict[float, nn.Parameter]) -> FixedEntries:
-    fixed, like = entry.fixed, site.original
-    assert fixed is not None
-    rule = dict(fixed.mask) if isinstance(fixed.mask, dict) else {"rule": "mask"}
-    mask = fixed_mask(fixed, entry.shape, site.path)
-    kept = FixedEntries(torch.from_numpy(mask.copy()), rule=rule)
-    if isinstance(fixed.values, float) and fixed.values and "signs" in rule:
-        signs = torch.from_numpy(fixed_signs(rule, entry.shape)[mask.reshape(-1)])
-        c = like.new_tensor(fixed.values)
-        c = trained.setdefault(fixed.values, nn.Parameter(c)) if rule.get("trained") else c
-        return FixedEntries(kept.mask, rule=rule, signs=signs, c=c)
-    values = np.broadcast_to(np.asarray(fixed_values(fixed, mask, entry.shape), np.float64), (fixed.count,))
-    return (
-        kept if not values.any() else FixedEntries(kept.mask, rule=rule, values=torch.tensor(values).to(like))
-    )
 
 
 def _load_plain(pocket: Pocket, model: nn.Module) -> None:

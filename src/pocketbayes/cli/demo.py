@@ -14,7 +14,7 @@ from pocketbayes.cli.options import OUTPUT, AsJson, Config, Debug, Seed
 from pocketbayes.cli.output import columns_table, console, emit, say
 
 if TYPE_CHECKING:
-    from pocketbayes.demo import Stage
+    from pocketbayes.cli.digits import Stage
 
 
 @app.command(epilog=examples("demo --seed 1 --json"))
@@ -29,7 +29,7 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """Train a network on handwritten digits, make it Bayesian, put it in a pocket, and compare the three."""
-    from pocketbayes import demo as story
+    from pocketbayes.cli import digits as story
 
     shown = console()
     stages: list[Stage] = []
