@@ -32,8 +32,10 @@ def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
         said += run.stdout
     for name in ("small.pocket", "python.pocket"):
         assert (tmp_path / name).stat().st_size <= 10_000
-    page = (tmp_path / "small.html").read_text()
-    assert page.lower().startswith("<!doctype html>")
+    for name in ("small.html", "again.html"):
+        assert (tmp_path / name).read_text().lower().startswith("<!doctype html>")
+    figures = {path.suffix for path in (tmp_path / "figures").iterdir() if path.stat().st_size > 1000}
+    assert figures == {".svg", ".png"}
     accuracy = [float(n) for n in re.findall(r"accuracy\W+(0\.\d+)", said)]
     assert accuracy
     assert min(accuracy) > 0.85
