@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,11 +100,14 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("moment", [3, 12, 25, 36])
+@pytest.mark.parametrize(("moment", "share"), [(3, 0.0), (12, 0.0), (25, 0.0), (36, 0.0), (20, 0.5)])
 def test_an_interrupted_run_ends_with_the_same_bytes(
-    trained: nn.Module, tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
+    trained: nn.Module, tmp_path: Path, moment: int, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while labels follow the weights (32 steps), or while the labels are fixed (the 8 after them)."""
+    """Killed while labels follow the weights (32 steps), or while the labels are fixed (the 8 after them).
+
+    With distillation too, whose teacher is the network that the second call is given, not the half-trained one.
+    """
     steps, take = 0, loop.Run._step
 
     def until(self: loop.Run) -> None:
@@ -114,8 +118,9 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
         take(self)
 
     (tmp_path / "whole").mkdir()
-    run(copy.deepcopy(trained), tmp_path / "whole", max_bytes=1600)
-    options = {"max_bytes": 1600, "checkpoints": tmp_path / "checkpoints"}
+    plan = replace(PLAN, distillation=share)
+    run(copy.deepcopy(trained), tmp_path / "whole", max_bytes=1600, plan=plan)
+    options = {"max_bytes": 1600, "plan": plan, "checkpoints": tmp_path / "checkpoints"}
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "_step", until)
         with pytest.raises(Killed):

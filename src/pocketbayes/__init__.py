@@ -24,6 +24,7 @@ _HOME = {
     "nelbo": "objective",
     "fit": "train",
     "fit_map": "train",
+    "Distilled": "distillation",
     "sensitivity": "sharing.sensitivity",
     "laplace_sigma": "sharing.sensitivity",
     "share": "sharing.share",

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from pocketbayes.artifact import Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.distillation import Distilled
 from pocketbayes.history import History
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.loop import count_examples
@@ -154,6 +155,9 @@ class _Job:
         self.plan, self.precision, self.metadata, self.progress = plan, precision, metadata, progress
         self.likelihood = None if likelihood is None else as_likelihood(likelihood)
         self.num_data = num_data if num_data is not None else count_examples(train_loader)
+        self.lessons = train_loader  # to train on; perhaps with answers of the network as it came
+        if plan.distillation:
+            self.lessons = Distilled(train_loader, model, share=plan.distillation, likelihood=self.likelihood)
         self.folder = None if checkpoints is None else Path(checkpoints)
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -272,7 +276,7 @@ class _Job:
     def _fit(self, name: str, **settings: Any) -> None:
         self.report.histories[name] = fit(
             self.model,
-            self.train_loader,
+            self.lessons,
             likelihood=self.likelihood,
             num_data=self.num_data,
             beta=self.plan.temperature,

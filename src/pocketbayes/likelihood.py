@@ -31,11 +31,7 @@ _TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 def unpack(batch: Any, device: torch.device | None = None) -> Batch:
     """`(x, ..., y)`, or a dict whose targets stand under "labels", "label", "target", "targets" or "y"."""
     if isinstance(batch, Mapping):
-        key = next((k for k in _TARGET_KEYS if k in batch), None)
-        if key is None:
-            raise ValueError(
-                f"A dict batch needs its targets under one of {_TARGET_KEYS}, got keys {list(batch)}."
-            )
+        key = target_key(batch)
         kwargs = {k: _to(v, device) for k, v in batch.items() if k != key}
         return Batch((), kwargs, _to(batch[key], device))
     if isinstance(batch, (tuple, list)) and len(batch) >= 2:
@@ -44,6 +40,16 @@ def unpack(batch: Any, device: torch.device | None = None) -> Batch:
     raise ValueError(
         f"A batch must be (x, y), (x1, x2, ..., y) or a dict with labels, got {type(batch).__name__}."
     )
+
+
+def target_key(batch: Mapping[str, Any]) -> str:
+    """The key under which a dict batch has its targets."""
+    key = next((k for k in _TARGET_KEYS if k in batch), None)
+    if key is None:
+        raise ValueError(
+            f"A dict batch needs its targets under one of {_TARGET_KEYS}, got keys {list(batch)}."
+        )
+    return key
 
 
 def _to(value: Any, device: torch.device | None) -> Any:
@@ -78,7 +84,8 @@ class Categorical(Likelihood):
     """Classes from logits [N, C, ...] with integer targets [N, ...]; an example's positions add up.
 
     `class_dim=-1` is for models that put the classes last, [N, T, C], as language models do.  Positions whose target
-    is `ignore_index` do not count.
+    is `ignore_index` do not count.  Targets may also be soft: probabilities [N, C, ...], floating, the classes second
+    wherever the model puts them, and all zero at positions that do not count.
     """
 
     def __init__(self, *, class_dim: int = 1, ignore_index: int = -100) -> None:
@@ -94,17 +101,34 @@ class Categorical(Likelihood):
         return logits.movedim(self.class_dim, 1)
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
+        """-ln p(y | output), or the cross entropy -sum_c q_c ln p(c | output) with soft targets q: [N]."""
         logits = self.logits(output)
         self.check(logits, target)
-        each = cross_entropy(logits, target.long(), reduction="none", ignore_index=self.ignore_index)
+        if _is_soft(logits, target):
+            each = soft_cross_entropy(logits, target)
+        else:
+            each = cross_entropy(logits, target.long(), reduction="none", ignore_index=self.ignore_index)
         return each.flatten(1).sum(1) if each.ndim > 1 else each
+
+    def probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Targets for logits [N, C, ...] as probabilities of that shape: 1 at the label, or all zero if ignored."""
+        self.check(logits, target)
+        if _is_soft(logits, target):
+            return target
+        classes = torch.arange(logits.shape[1], device=target.device).view(-1, *[1] * (logits.ndim - 2))
+        counted = (target != self.ignore_index).unsqueeze(1)
+        return ((target.long().unsqueeze(1) == classes) & counted).to(logits.dtype)
 
     def check(self, logits: Tensor, target: Tensor) -> None:
         """Targets must fit logits [N, C, ...] in shape and range."""
+        if _is_soft(logits, target):
+            _check_soft(logits, target)
+            return
         if logits.shape[:1] + logits.shape[2:] != target.shape:
             raise ValueError(
                 f"Logits [N, C, ...] of shape {tuple(logits.shape)} and labels of shape {tuple(target.shape)} do not "
-                "fit. Labels are integers [N, ...]; use Categorical(class_dim=-1) if the classes come last."
+                "fit. Labels are integers [N, ...], or probabilities [N, C, ...] as floats; use "
+                "Categorical(class_dim=-1) if the model puts the classes last."
             )
         classes = logits.shape[1]
         bad = ((target < 0) | (target >= classes)) & (target != self.ignore_index)
@@ -114,6 +138,36 @@ class Categorical(Likelihood):
                 f"Label {target.flatten()[where].item()} at position {where} of the batch is out of range: "
                 f"the model has {classes} outputs, so labels are 0 to {classes - 1}."
             )
+
+
+def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """-sum_c q_c ln softmax(logits)_c in nats, both [N, C, ...]: [N, ...].  A class with q = 0 adds nothing."""
+    log_p = logits.log_softmax(1).masked_fill(target == 0, 0.0)  # 0 ln 0 is 0, where a logit is -inf
+    return -(target * log_p).sum(1)
+
+
+def _is_soft(logits: Tensor, target: Tensor) -> bool:
+    return target.is_floating_point() and target.ndim == logits.ndim
+
+
+def _check_soft(logits: Tensor, target: Tensor) -> None:
+    """Soft targets are distributions over the classes, or all zero."""
+    if logits.shape != target.shape:
+        raise ValueError(
+            f"Logits [N, C, ...] of shape {tuple(logits.shape)} and soft targets of shape {tuple(target.shape)} do "
+            "not fit. Soft targets are [N, C, ...], the classes second even with class_dim=-1."
+        )
+    total = target.sum(1)  # [N, ...]
+    slack = max(1e-3, 4 * torch.finfo(target.dtype).eps)
+    good = (target >= 0).all(1) & (((total - 1).abs() <= slack) | (total == 0))  # NaN is neither
+    if not bool(good.all()):
+        where = int((~good).flatten().nonzero()[0])
+        q = target.movedim(1, -1).flatten(0, -2)[where]
+        raise ValueError(
+            f"The soft target at position {where} of the batch is no distribution: its values, from {q.min():.4g} to "
+            f"{q.max():.4g}, add up to {q.sum():.4g}. Pass probabilities that add up to 1 over the classes, the second "
+            "axis, or zeros alone where a position does not count."
+        )
 
 
 class Gaussian(Likelihood):

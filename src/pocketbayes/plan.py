@@ -46,6 +46,7 @@ class Plan:
     lr: float = 2e-3
     rho_lr: float = 0.0  # of the latent widths while sharing; the Laplace widths are kept by default
     settling_lr: float = 3e-4
+    distillation: float = 0.0  # share of the answers of the network as it came in the targets; classes only
     renew_every: int = 1  # steps between re-assignments; more is faster, and worse
     anneal: float = 0.25  # share of the steps in which lambda rises to its value
     components: int = 64
@@ -56,6 +57,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"compress: temperature must be positive, got {self.temperature}.")
+        if not 0 <= self.distillation <= 1:
+            raise ValueError(f"compress: distillation must be from 0 to 1, got {self.distillation}.")
         for name in ("renew_every", "components", "tries", "samples", "epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"compress: {name} must be at least 1, got {getattr(self, name)}.")

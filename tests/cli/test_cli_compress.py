@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,24 @@ def test_a_posterior_can_be_compressed(here: Path, capsys: pytest.CaptureFixture
     )
     assert (here / "made.pocket").stat().st_size <= 2600
     assert record["plain_bytes"] == 4 * (64 * 24 + 24 + 24 * 10 + 10)
+
+
+def test_the_network_as_it_came_teaches_if_asked_to(
+    here: Path, capsys: pytest.CaptureFixture[str], batches: list[Any]
+) -> None:
+    (here / "job.toml").write_text("[compress]\ndistillation = 0.5\n")
+    record = result(f"{SMALL} --config job.toml", capsys)
+    assert record["settings"]["distillation"] == 0.5 and "--distillation 0.5" in record["command"]
+    assert (here / "made.pocket").stat().st_size <= 2600
+    assert all(batch.target.shape == (batch.size, 10) for batch in batches)  # soft targets
+
+
+def test_a_regression_cannot_be_distilled(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "compress --net mlp:8 --weights line.safetensors --data shopnets:line --max-bytes 500 --out made"
+    message = complaint(f"{line} --distillation 0.5", 2, capsys)
+    assert "--distillation" in message and "regression" in message
+    assert "--distillation" in complaint(f"{line} --distillation 1.5", 2, capsys)
+    assert not (here / "made.checkpoints").exists()  # nothing stands in the way of a run without it
 
 
 # --- interruptions ---------------------------------------------------------------------------------------------

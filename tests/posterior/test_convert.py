@@ -95,6 +95,7 @@ BAD = {
     "sigma of zero": (lambda: pb.Constant(0.0), "positive"),
     "negative prior": (lambda: pb.ZeroMean(-1.0), "positive"),
     "no sigma given": (lambda: pb.bayesianize(nn.Linear(2, 2), sigma={}), "no initial sigma"),
+    "a number as sigma": (lambda: pb.bayesianize(nn.Linear(2, 2), sigma=0.1), "pb.Constant"),
     "sigma of another shape": (
         lambda: pb.bayesianize(nn.Linear(2, 2), sigma={"weight": torch.ones(3)}),
         "shape",
@@ -120,7 +121,7 @@ def integers() -> nn.Module:
 @pytest.mark.parametrize(("attempt", "message"), BAD.values(), ids=BAD)
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_bad_input_gets_an_error_that_teaches(attempt, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         attempt()
 
 

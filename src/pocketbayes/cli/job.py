@@ -60,6 +60,8 @@ class Job:
     def run(self) -> dict[str, Any]:
         """The whole job; returns its record."""
         start = self._posterior() if is_pocket(self.weights) else self._plain()
+        if self.plan.distillation and start.card.classes is None:
+            raise typer.BadParameter("--distillation is for classes, and these data are a regression")
         train, validation = divided(start.data, self.given["validation"], self.seed)
         own = {k: v for k, v in settings_of(self.given).items() if k not in _ONLY_AFTER}
         settings = {**own, "digest of the weights": digest(self.weights)}

@@ -285,6 +285,17 @@ SettlingLr = Annotated[
     float,
     typer.Option("--settling-lr", min=0.0, rich_help_panel=PLAN, help="Learning rate with the labels fixed."),
 ]
+Distillation = Annotated[
+    float,
+    typer.Option(
+        "--distillation",
+        metavar="SHARE",
+        min=0.0,
+        max=1.0,
+        rich_help_panel=PLAN,
+        help="Share of the given network's answers in the targets, beside the labels; for classes.",
+    ),
+]
 RenewEvery = Annotated[
     int,
     typer.Option(

@@ -112,6 +112,11 @@ def initial_sigma(start: InitialSigma, path: str, weight: Tensor) -> Tensor:
     if isinstance(start, Relative):
         rms = weight.float().square().mean().sqrt().item() or scale_of(FanIn(), weight)
         return start.delta * weight.abs().clamp_min(start.floor * rms)
+    if not isinstance(start, Mapping):
+        raise TypeError(
+            f"sigma: must be Constant(...), Relative(...), FanIn(...) or tensors by parameter name, got {start!r}. "
+            "For one number everywhere pass pb.Constant(number)."
+        )
     return _given_sigma(start, path, weight)
 
 
