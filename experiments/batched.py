@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from experiments import native
 from experiments.structure_ordered import HALF_LOG_TAU, ordered_biases, ordered_kl, ordered_start
 from pocketbayes.posterior.gaussian import rho_from_sigma
 from pocketbayes.structure import Fixed
@@ -196,9 +197,13 @@ class Weights(Estimator):
         return Step(task, noise, torch.ones(()))
 
     def nll(self, networks: Networks, step: Step) -> Tensor:
-        outputs = outputs_of(networks, step.task.x, step.noise)  # [R, S, N, D_L]
-        squares = (outputs - step.task.y).square().sum((2, 3)).mean(1)
-        return gaussian_nll(squares, step.task)
+        x, y, _ = step.task
+        if native.usable() and x.dtype == torch.float32:
+            weights, biases = zip(*drawn_layers(networks, step.noise), strict=True)
+            squares = native.squared_errors(x, y, weights, biases)  # [R, S]
+        else:
+            squares = (outputs_of(networks, x, step.noise) - y).square().sum((2, 3))
+        return gaussian_nll(squares.mean(1), step.task)
 
 
 @dataclass(frozen=True)
@@ -278,13 +283,18 @@ def gaussian_nll(squares: Tensor, task: Task) -> Tensor:
     return squares / (2 * task.noise**2) + task.y.numel() * (math.log(task.noise) + HALF_LOG_TAU)
 
 
+def drawn_layers(networks: Networks, noise: Sequence[Noise]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Weights [R, S, out, in] and biases [R, S, out] of each layer, from its noise [S, *shape]."""
+    for layer, drawn in zip(networks.layers, noise, strict=True):
+        mean, sigma = networks.means(layer)[:, None], networks.sigmas(layer)[:, None]
+        yield torch.addcmul(mean, sigma, drawn.weight), layer.biases(drawn.bias)
+
+
 def outputs_of(networks: Networks, x: Tensor, noise: Sequence[Noise]) -> Tensor:
     """f(x) of every network and draw, [R, S, N, D_L], from noise [S, *shape] of each layer."""
     hidden = x
-    for number, (layer, drawn) in enumerate(zip(networks.layers, noise, strict=True)):
-        mean, sigma = networks.means(layer)[:, None], networks.sigmas(layer)[:, None]
-        weight = torch.addcmul(mean, sigma, drawn.weight)  # [R, S, out, in]
-        hidden = hidden @ weight.mT + layer.biases(drawn.bias)[:, :, None]
+    for number, (weight, bias) in enumerate(drawn_layers(networks, noise)):
+        hidden = hidden @ weight.mT + bias[:, :, None]
         hidden = tanh(hidden) if number + 1 < len(networks.layers) else hidden
     return hidden
 

@@ -1,11 +1,8 @@
-"""What the noise experiments share: the measured device, intervals, versions, figures."""
+"""What the noise experiments share: the measured device, intervals."""
 
 from __future__ import annotations
 
-import io
 import math
-import platform
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +13,7 @@ import torch
 from pocketbayes.noise import Law, QuantileTable, fit_noise
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 # Of seven runs the one whose pooled shape is farthest from Gaussian.  The columns before are address and voltages.
 RUN, READS = "target100_120_readfix", slice(3, None)
@@ -61,26 +58,3 @@ def moments(law: Law) -> list[float | None]:
 
 def shown(values: Sequence[float | None]) -> str:
     return ", ".join("none" if x is None else f"{x:.2f}" for x in values)
-
-
-def versions() -> dict[str, Any]:
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def save_figure(figure: Figure, script: Path) -> None:
-    """As svg beside the script, the same bytes every time."""
-    import matplotlib
-
-    page = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": script.stem}):
-        figure.savefig(page, format="svg", metadata={"Date": None})
-    script.with_suffix(".svg").write_text(rounded(page.getvalue()))
-
-
-def rounded(svg: str) -> str:
-    """A figure with its coordinates to a hundredth of a point, about half as large."""
-    return re.sub(r"(?<![\d.])([1-9]\d*\.\d\d)\d+", r"\1", svg)  # not scales such as 0.015625

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
-from experiments.noise_common import interval, measured_device, save_figure, versions
+from experiments.noise_common import interval, measured_device
+from experiments.record import save_figure, versions
 from pocketbayes.data import DataSet, Scaling, crop_flip
 from pocketbayes.likelihood import Gaussian as GaussianLikelihood
 from pocketbayes.metrics import log_predictive_density, rmse
@@ -253,7 +254,7 @@ def plot(parts: Parts, ages: torch.Tensor) -> None:
             ax.set(xlabel="predicted age (years)")
         line[0].set(ylabel=f"{title}\n\nshare of draws below")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncol=4)
-    save_figure(figure, HERE)
+    save_figure(figure, HERE.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

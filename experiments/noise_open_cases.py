@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.noise_common import mean_error, moments, save_figure, shown, versions
+from experiments.noise_common import mean_error, moments, shown
 from experiments.noise_small import GRID, SIGMA, distance, outputs, points, train
+from experiments.record import save_figure, versions
 from experiments.reference import nuts_mlp
 from pocketbayes.metrics import log_predictive_density
 from pocketbayes.noise import (
@@ -200,7 +201,7 @@ def plot(result: dict[str, Any]) -> None:
     right.invert_yaxis()
     right.set(xlabel="energy distance / sigma of NUTS, net trained with the noise")
     right.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=2)
-    save_figure(figure, HERE)
+    save_figure(figure, HERE.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.noise_common import mean_error, measured_device, save_figure, versions
+from experiments.noise_common import mean_error, measured_device
 from experiments.noise_small import GRID, SIGMA, Points, distance, outputs, points, train
+from experiments.record import save_figure, versions
 from pocketbayes.metrics import log_predictive_density
 from pocketbayes.noise import Bimodal, Gaussian, Laplace, Noise, SkewNormal, StudentT, TwoPoint, Uniform
 
@@ -119,7 +120,7 @@ def plot(bands: dict[str, Any], data: Points) -> None:
         ax.plot(data.x[:, 0], data.y[:, 0], ".", color="0.2", ms=4)
         ax.set(title=name, ylim=(-3, 3))
         ax.grid(alpha=0.3)
-    save_figure(figure, HERE)
+    save_figure(figure, HERE.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

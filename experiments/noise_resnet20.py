@@ -22,7 +22,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments.noise_common import interval, save_figure, versions
+from experiments.noise_common import interval
+from experiments.record import save_figure, versions
 from experiments.resnet20_rate import IMAGENET
 from pocketbayes import data, metrics, nets
 from pocketbayes.noise import Gaussian, Noise, TwoPoint, predictive_distances
@@ -189,7 +190,7 @@ def plot(result: dict[str, Any]) -> None:
             ylim=(-0.6, 1.6),
         )
         ax.legend(fontsize=8)
-    save_figure(figure, HERE)
+    save_figure(figure, HERE.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

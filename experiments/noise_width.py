@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.noise_common import measured_device, moments, save_figure, shown, versions
+from experiments.noise_common import measured_device, moments, shown
+from experiments.record import save_figure, versions
 from pocketbayes.noise import (
     Bimodal,
     Gaussian,
@@ -263,7 +264,7 @@ def plot(result: dict[str, Any]) -> None:
         ax.grid(alpha=0.3)
     axes[0].set(ylabel="energy distance D² to Gaussian noise / sigma")
     axes[0].legend(fontsize=7, loc="lower left")
-    save_figure(figure, HERE)
+    save_figure(figure, HERE.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

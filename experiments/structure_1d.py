@@ -36,18 +36,9 @@ from experiments.batched import (
     predict,
     score,
 )
+from experiments.record import kept, save_figure, summary, versions
 from experiments.reference import Reference, nuts_mlp
-from experiments.structure_plans import (
-    Sizes,
-    as_floats,
-    deterministic_plans,
-    kept,
-    plans,
-    save_figure,
-    summary,
-    symmetries,
-    versions,
-)
+from experiments.structure_plans import Sizes, as_floats, deterministic_plans, plans, symmetries
 from pocketbayes.files import write_atomically
 
 HERE = Path(__file__)

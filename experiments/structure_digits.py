@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from experiments.digits_calibration import Split, split
-from experiments.structure_plans import Summary, kept, listed, scheme_of, summary, versions
+from experiments.record import Summary, kept, listed, summary, versions
+from experiments.structure_plans import scheme_of
 from pocketbayes import randomness
 from pocketbayes.files import write_atomically
 from pocketbayes.structure import MAP, Constant, Values, Zero, neuron_graph, order_biases, residual_symmetry

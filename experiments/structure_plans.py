@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
-import math
-import platform
-import re
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +11,6 @@ from torch import Tensor, nn
 
 from experiments.batched import Plan
 from pocketbayes import nets
-from pocketbayes.files import write_atomically
 from pocketbayes.structure import (
     MAP,
     Constant,
@@ -121,39 +113,6 @@ def symmetries(widths: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
     return found
 
 
-# --- summaries ------------------------------------------------------------------------------------------------
-
-
-class Summary(NamedTuple):
-    mean: float
-    error: float  # standard error
-    groups: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f} ± {self.error:.3f}"
-
-    @property
-    def clear(self) -> bool:
-        """Away from zero by the two-sided 95 % quantile of Student's t."""
-        from scipy.stats import t
-
-        return self.groups > 1 and abs(self.mean) > t.ppf(0.975, self.groups - 1) * self.error
-
-
-def summary(groups: Iterable[Sequence[float]]) -> Summary:
-    """Mean and standard error over groups of runs, each group its own mean: runs on one test set are not
-    independent of each other.
-    """
-    means = np.array([np.mean(group) for group in groups])
-    error = means.std(ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan
-    return Summary(float(means.mean()), float(error), len(means))
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in quotes, since they hold commas."""
-    return ", ".join(f"“{name}”" for name in names) or "none"
-
-
 def scheme_of(name: str, seed: int) -> Scheme:
     """From the part of a scheme's name before the comma."""
     kinds: dict[str, Scheme] = {"light": Light(), "heavy": Heavy()}
@@ -162,32 +121,6 @@ def scheme_of(name: str, seed: int) -> Scheme:
         for kind, like in (("light", Light()), ("heavy", Heavy()))
     }
     return kinds[name.partition(",")[0]]
-
-
-def kept(path: Path, make: Callable[[], Any]) -> Any:
-    """{"value": what `make` returns, "seconds": of CPU time}, from the file if it was made before."""
-    if not path.exists():
-        started = time.process_time()
-        part = {"value": make(), "seconds": round(time.process_time() - started)}
-        write_atomically(path, (json.dumps(part) + "\n").encode())
-        print(f"{path.stem}: {part['seconds']} s", flush=True)
-    return json.loads(path.read_text())
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """As svg without a date, and coordinates with one digit: half of the bytes, and nothing that an eye sees."""
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    short = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.1f}", text.getvalue())
-    write_atomically(path, short.encode())
-
-
-def versions() -> dict[str, Any]:
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
 
 
 def as_floats(values: Tensor, digits: int = 5) -> list[float]:

@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import pocketbayes as pb
+from experiments.record import kept, listed, versions
 from experiments.resnet20_rate import IMAGENET
-from experiments.structure_plans import kept, listed, scheme_of, versions
+from experiments.structure_plans import scheme_of
 from pocketbayes import data, nets
 from pocketbayes.data import DataSet, crop_flip, hold_out
 from pocketbayes.files import write_atomically

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments import structure_1d, structure_digits, structure_uci, structure_uci_report
+from experiments import native, structure_1d, structure_digits, structure_uci, structure_uci_report
 from experiments.batched import (
     START_SIGMA,
     Local,
@@ -31,17 +32,9 @@ from experiments.batched import (
     predict,
     score,
 )
+from experiments.record import kept, save_figure, summary
 from experiments.structure_ordered import ordered_biases, ordered_kl, ordered_start
-from experiments.structure_plans import (
-    Sizes,
-    deterministic_plans,
-    kept,
-    plans,
-    save_figure,
-    summary,
-    symmetries,
-    weights_of,
-)
+from experiments.structure_plans import Sizes, deterministic_plans, plans, symmetries, weights_of
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.structure import Constant, Fixed, Heavy, Light, Random, Scheme, Values, Zero, fix_weights
 
@@ -106,6 +99,45 @@ def test_nelbo_and_gradient_of_a_batch_are_those_of_the_library_with_the_same_dr
     if isinstance(values, Constant):
         close(networks.c.grad[0], weight.weight.fixed.c.grad)
     assert not torch.isclose(losses[0], losses[1]) or values is None
+
+
+@pytest.mark.skipif(not native.usable(), reason="needs a C++ compiler")
+@pytest.mark.parametrize("widths", [(8, 50, 50, 2), (13, 21, 1), (1, 64, 33, 9, 3), (4, 2)])
+@pytest.mark.parametrize("scale", [0.3, 30.0])
+def test_squared_errors_and_gradients_are_those_of_autograd(widths: tuple[int, ...], scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    x, y = normal(133, widths[0]), normal(133, widths[-1])  # two blocks of rows and a part of one
+    weights = [scale * normal(2, 3, outputs, inputs) for inputs, outputs in pairwise(widths)]
+    biases = [scale * normal(2, 3, outputs) for outputs in widths[1:]]
+    tensors = [t.requires_grad_() for t in (*weights, *biases)]
+    hidden = x.double()
+    for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        hidden = hidden @ weight.double().mT + bias.double()[..., None, :]
+        hidden = hidden.tanh() if number + 2 < len(widths) else hidden
+    exact = (hidden - y).square().sum((-1, -2))
+    found = native.squared_errors(x, y, weights, biases)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-4 if scale > 1 else 1e-5, atol=0)
+    upstream = torch.arange(1.0, 7.0).view(2, 3)  # a gradient of its own for every draw
+    ours, theirs = (torch.autograd.grad((f * upstream).sum(), tensors) for f in (found, exact))
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a - b).norm() < (5e-3 if scale > 1 else 1e-5) * b.norm()
+
+
+def test_the_kernel_refuses_what_it_cannot_do() -> None:
+    x, y = torch.zeros(5, 2), torch.zeros(5, 1)
+    good = [torch.zeros(3, 1, 2)], [torch.zeros(3, 1)]
+    with pytest.raises(TypeError, match="float32"):
+        native.squared_errors(x.double(), y, *good)
+    with pytest.raises(ValueError, match="64 wide"):
+        native.squared_errors(x, torch.zeros(5, 65), [torch.zeros(3, 65, 2)], [torch.zeros(3, 65)])
+    with pytest.raises(ValueError, match="after 2 inputs"):
+        native.squared_errors(x, y, [torch.zeros(3, 1, 4)], [torch.zeros(3, 1)])
+    with pytest.raises(ValueError, match="y must be"):
+        native.squared_errors(x, y[:3], *good)
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:
@@ -300,17 +332,25 @@ def test_splits_test_every_row_once_and_take_scales_from_training_rows(tmp_path:
     np.testing.assert_allclose(np.sort(np.concatenate(back)), np.sort(whole), rtol=1e-4)
 
 
-def test_a_broken_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("estimator", structure_uci.ESTIMATORS)
+def test_a_broken_run_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, estimator: str
+) -> None:
     write_data(tmp_path)
     monkeypatch.setattr(structure_uci, "DATASETS", {"boston": 1})
     monkeypatch.setattr(structure_uci, "SPLITS", 2)
     monkeypatch.setattr(structure_uci, "DRAWS", 20)
-    structure_uci.run_all(tmp_path, tmp_path / "work", lambda: structure_uci.trainers(False, steps=3))
-    paths = sorted((tmp_path / "work").iterdir())
+
+    def run() -> None:
+        for chunk in structure_uci.chunks():
+            structure_uci.run_chunk(tmp_path, tmp_path / "work", estimator, chunk, compiled=False, steps=3)
+
+    run()
+    paths = sorted((tmp_path / "work" / estimator).iterdir())
     assert [path.name for path in paths] == ["boston_0_0.json", "boston_1_0.json"]
     before, kept = paths[0].read_bytes(), paths[1].stat().st_mtime_ns
     paths[0].unlink()
-    structure_uci.run_all(tmp_path, tmp_path / "work", lambda: structure_uci.trainers(False, steps=3))
+    run()
     strip = b'"seconds"'
     assert paths[0].read_bytes().split(strip)[0] == before.split(strip)[0]
     assert paths[1].stat().st_mtime_ns == kept
@@ -432,17 +472,20 @@ def test_what_was_made_before_is_not_made_again(tmp_path: Path) -> None:
     assert kept(path, lambda: [3])["value"] == [1, 2]
 
 
-def test_figures_are_the_same_bytes_each_time_and_hold_short_numbers(tmp_path: Path) -> None:
+def test_figures_are_the_same_bytes_each_time_with_short_coordinates_and_labels_as_they_are(
+    tmp_path: Path,
+) -> None:
     plt = pytest.importorskip("matplotlib.pyplot")
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "test"
     texts = []
-    for number in range(2):
-        figure, ax = plt.subplots()
-        ax.plot([0.123456, 1.0], [2.0, 3.14159])
-        save_figure(figure, tmp_path / f"{number}.svg")
-        plt.close(figure)
-        texts.append((tmp_path / f"{number}.svg").read_text())
+    for _ in range(2):
+        with plt.rc_context({"svg.fonttype": "none"}):
+            figure, ax = plt.subplots()
+            ax.plot([0.123456, 1.0], [2.0, 3.14159])
+            ax.set_xticks([0.125, 1.375])
+            save_figure(figure, tmp_path / "figure.svg")
+            plt.close(figure)
+        texts.append((tmp_path / "figure.svg").read_text())
     assert texts[0] == texts[1]
-    assert not re.search(r"\d\.\d{3}", texts[0])
+    assert ">0.125<" in texts[0] and ">1.375<" in texts[0]
+    tags = "".join(re.findall(r"<[^>]+>", texts[0]))
+    assert not re.search(r"(?<![\d.])[1-9]\d*\.\d{2}", tags.partition("<defs>")[2])

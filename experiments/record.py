@@ -1,0 +1,84 @@
+"""What every experiment needs to leave behind: parts that survive a broken run, versions, means with errors, figures."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import platform
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from pocketbayes.files import write_atomically
+
+
+def kept(path: Path, make: Callable[[], Any]) -> Any:
+    """{"value": what `make` returns, "seconds": of CPU time}, from the file if it was made before."""
+    if not path.exists():
+        started = time.process_time()
+        part = {"value": make(), "seconds": round(time.process_time() - started)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (json.dumps(part) + "\n").encode())
+        print(f"{path.stem}: {part['seconds']} s", flush=True)
+    return json.loads(path.read_text())
+
+
+def versions() -> dict[str, Any]:
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+class Summary(NamedTuple):
+    mean: float
+    error: float  # standard error
+    groups: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ± {self.error:.3f}"
+
+    @property
+    def clear(self) -> bool:
+        """Away from zero by the two-sided 95 % quantile of Student's t."""
+        from scipy.stats import t
+
+        return self.groups > 1 and abs(self.mean) > t.ppf(0.975, self.groups - 1) * self.error
+
+
+def summary(groups: Iterable[Sequence[float]]) -> Summary:
+    """Mean and standard error over groups of runs, each group its own mean: runs on one test set are not
+    independent of each other.
+    """
+    means = np.array([np.mean(group) for group in groups])
+    error = means.std(ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan
+    return Summary(float(means.mean()), float(error), len(means))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in quotes, since they hold commas."""
+    return ", ".join(f"“{name}”" for name in names) or "none"
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """As svg, the same bytes every time: no date, and coordinates with one digit, half as large and as good to eyes.
+
+    Text is left alone, and so are numbers below 1, which may be scales.
+    """
+    import matplotlib
+
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    number = re.compile(r"(?<![\d.])[1-9]\d*\.\d{2,}")
+    short = re.sub(
+        r"<[^>]+>", lambda tag: number.sub(lambda found: f"{float(found[0]):.1f}", tag[0]), text.getvalue()
+    )
+    write_atomically(path, short.encode())
