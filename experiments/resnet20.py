@@ -1,0 +1,178 @@
+"""ResNet-20 as the tables need it: data, the network they start from, its posterior, sharing with fine-tuning, scores.
+
+All tables of one data set share a folder, --work, of the rows that are done, so a row that stands in several tables is
+made once, and a broken run goes on where it was.  Validation images are those that `train_network` held out; the test
+set is used once for a row, on the pocket file loaded back from disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import pocketbayes as pb
+from experiments.record import kept
+from experiments.train_network import augmentation, splits
+from pocketbayes import data, nets
+from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+
+BATCH, DRAWS, EPOCHS = 128, 30, 3
+TEMPERATURE, PRIOR, LR = 0.02, 0.2, 5e-4
+METRICS = ("accuracy", "nll", "ece")
+
+
+class Posterior(NamedTuple):
+    """Stage 1: a private Gaussian for each weight, and the sensitivities that widths and outliers come from."""
+
+    model: nn.Module
+    sensitivity: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One data set, the network trained on it, and the folder of what was made from them."""
+
+    name: str  # cifar10 or mnist
+    folder: str | None  # of the data sets
+    work: Path
+    network: Path | None = None  # trained weights; None is a fresh network
+
+    @cached_property
+    def _splits(self) -> tuple[data.DataSet, data.DataSet]:
+        return splits(self.name, self.folder, seed=0)
+
+    @property
+    def images(self) -> int:
+        """For training."""
+        return len(self._splits[0])
+
+    def training(self) -> Any:
+        return self._splits[0].batches(BATCH, shuffle=True, augment=augmentation(self.name))
+
+    def validation(self) -> Any:
+        return self._splits[1].batches(250)
+
+    def test_set(self) -> data.DataSet:
+        return data.load(self.name, self.folder, "test")
+
+    def fresh(self) -> nn.Module:
+        """The architecture, with weights from the current generator."""
+        return nets.resnet20(**self.architecture()).to(memory_format=torch.channels_last)
+
+    def architecture(self) -> dict[str, Any]:
+        """What `nets.resnet20` is asked for."""
+        channels = self._splits[0].shape[0]
+        return {} if channels == 3 else {"in_channels": channels}
+
+    def plain(self) -> nn.Module:
+        """The trained network."""
+        if self.network is None:
+            raise ValueError(
+                "no trained network was given. Pass --network, written by experiments.train_network."
+            )
+        network = self.fresh()
+        network.load_state_dict(load_file(self.network))
+        return network
+
+    # --- stage 1 -------------------------------------------------------------------------------------------------
+
+    def posterior(self) -> Posterior:
+        """Means and widths by three epochs on the tempered ELBO, from the trained network with Laplace widths."""
+        path = self.work / "posterior.safetensors"
+        network = self.plain()
+        if not path.exists():
+            self.work.mkdir(parents=True, exist_ok=True)
+            sensitivity = pb.sensitivity(network, self.training(), batches=100, seed=0)
+            sigma = pb.laplace_sigma(network, sensitivity, self.images, prior=PRIOR, temperature=TEMPERATURE)
+            pb.bayesianize(network, prior=pb.ZeroMean(PRIOR), sigma=sigma)
+            self.fit(network, "posterior", EPOCHS, seed=0)
+            save_checkpoint(path, {"model": dict(network.state_dict()), "sensitivity": sensitivity})
+            return Posterior(network, sensitivity)
+        found = load_checkpoint(path)
+        pb.bayesianize(network, prior=pb.ZeroMean(PRIOR))
+        network.load_state_dict(found["model"])
+        return Posterior(network, found["sensitivity"])
+
+    def fit(self, model: nn.Module, name: str, epochs: int, seed: int, **settings: Any) -> pb.History:
+        """On the tempered ELBO, resumable under that name."""
+        checkpoint = self.work / f"{name}-training.safetensors"
+        settings = {"lr": LR, "rho_lr": LR, "beta": TEMPERATURE, "anneal": 0.0} | settings
+        return pb.fit(
+            model,
+            self.training(),
+            epochs=epochs,
+            seed=seed,
+            checkpoint=checkpoint,
+            checkpoint_seconds=120.0,
+            progress=False,
+            on_epoch=lambda e: print(f"{name} epoch {e.epoch}: {e}", flush=True),
+            **settings,
+        )
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def row(
+        self, name: str, how: pb.Paper, *, seed: int = 0, start: Posterior | None = None
+    ) -> dict[str, Any]:
+        """Shared, fine-tuned for three epochs, saved, loaded back and scored; kept under that name."""
+        return kept(self.work / f"{name}.json", lambda: self._make_row(name, how, seed, start))["value"]
+
+    def _make_row(self, name: str, how: pb.Paper, seed: int, start: Posterior | None) -> dict[str, Any]:
+        model, sensitivity = self.posterior() if start is None else copy.deepcopy(start)
+        report = pb.share(model, how, sensitivity=sensitivity)
+        print(f"{name}: {report}", flush=True)
+        self.fit(model, name, EPOCHS, seed)
+        path = self.work / f"{name}.pocket"
+        saved = pb.save(model, path)
+        (self.work / f"{name}-training.safetensors").unlink(missing_ok=True)
+        return {
+            "bytes": saved.total,
+            "components": report.components,
+            "components_before_merging": report.components_before_merging,
+            "outliers": report.outliers,
+            "blends": report.blends,
+            "scalars": report.trainable,
+            "bits_a_label": report.bits_per_weight,
+            "validation": scores(pb.evaluate(model, self.validation(), samples=8, seed=seed)),
+            "test": self.score_file(path, seed),
+            "seed": seed,
+        }
+
+    def score_file(self, path: Path, seed: int = 0) -> dict[str, float]:
+        """On the whole test set, the file loaded from disk, 30 draws."""
+        return self.score(pb.load(path, self.fresh()), seed)
+
+    def score(self, model: nn.Module, seed: int = 0) -> dict[str, float]:
+        return scores(pb.evaluate(model, self.test_set().batches(250), samples=DRAWS, seed=seed))
+
+
+def scores(evaluation: Any) -> dict[str, float]:
+    return {name: round(evaluation[name], 5) for name in METRICS}
+
+
+def arguments(description: str | None, *, network: bool = True) -> argparse.ArgumentParser:
+    """--data, --network, --work, --threads: what every table asks for."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", default=None, help="folder of the data sets (or POCKETBAYES_DATA)")
+    if network:
+        parser.add_argument(
+            "--network",
+            type=Path,
+            default=Path("runs/resnet20_cifar10/network.safetensors"),
+            help="from experiments.train_network",
+        )
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/tables"), help="folder for parts that are done"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    return parser

@@ -1,0 +1,176 @@
+"""The tables' scripts on a shallow network of the same kind and a handful of tiny images."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import pocketbayes as pb
+from experiments import frontier, resnet20, table4, table5, table6, table7, table8, table10
+from pocketbayes import data, nets
+from pocketbayes.data import DataSet, Scaling
+
+CLASSES = tuple(map(str, range(10)))
+
+
+def images(name: str, count: int, seed: int) -> DataSet:
+    """Classes that differ in brightness, so that there is something to learn."""
+    channels = 1 if name == "mnist" else 3
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % 10
+    x = (20 * y.view(-1, 1, 1, 1) + torch.randint(0, 40, (count, channels, 8, 8), generator=generator)).byte()
+    scaling = Scaling(torch.full((channels,), 0.43), torch.full((channels,), 0.25), 255.0)
+    return DataSet(name=name, x=x, y=y, classes=CLASSES, scaling=scaling)
+
+
+@pytest.fixture(autouse=True)
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Data, a network and settings of a size for tests; results go to the test's folder."""
+    monkeypatch.setattr(
+        data,
+        "load",
+        lambda name, folder=None, split="train": images(
+            name, 100 if split == "train" else 40, int(split == "test")
+        ),
+    )
+    monkeypatch.setattr(nets, "resnet20", lambda in_channels=3: nets.CifarResNet(1, 10, in_channels))
+    monkeypatch.setattr(resnet20, "BATCH", 64)
+    monkeypatch.setattr(resnet20, "EPOCHS", 1)
+    monkeypatch.setattr(resnet20, "DRAWS", 2)
+    monkeypatch.setattr(table5, "SEEDS", 2)
+    small = {name: replace(how, components=40) for name, how in table5.CONFIGURATIONS.items()}
+    monkeypatch.setattr(table5, "CONFIGURATIONS", small)
+    monkeypatch.setattr(
+        pb, "Paper", lambda **given: small["outliers and blends"].__class__(**{"components": 40} | given)
+    )
+    for module in (table4, table5, table6, table7, table8, table10, frontier):
+        monkeypatch.setattr(module, "RESULT", tmp_path / f"{module.__name__.rpartition('.')[2]}.json")
+    torch.manual_seed(0)
+    for name, channels in (("cifar10", 3), ("mnist", 1)):
+        save_file(nets.resnet20(in_channels=channels).state_dict(), tmp_path / f"{name}.safetensors")
+    return tmp_path
+
+
+def run(
+    module: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, name: str = "cifar10"
+) -> Any:
+    """The command; returns the result it wrote."""
+    import json
+
+    network = ["--network", str(folder / f"{name}.safetensors"), "--work", str(folder / "work")]
+    monkeypatch.setattr(sys, "argv", ["program", *network, *options])
+    module.main()
+    return json.loads(module.RESULT.read_text())
+
+
+def test_rows_of_the_ablation_differ_in_what_is_left_out_and_are_made_once(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = run(table5, tiny, monkeypatch)
+    rows = {name: runs[0] for name, runs in result["rows"].items()}
+    assert rows["no outliers"]["outliers"] == rows["neither"]["outliers"] == 0 < rows["no blends"]["outliers"]
+    assert rows["no blends"]["blends"] == rows["neither"]["blends"] == 0 < rows["no outliers"]["blends"]
+    for name, runs in result["rows"].items():
+        for seed, row in enumerate(runs):
+            file = tiny / "work" / f"{name.replace(' ', '-')}-{seed}.pocket"
+            assert row["bytes"] == file.stat().st_size
+            loaded = pb.evaluate(
+                pb.load(file, nets.resnet20()),
+                data.load("cifar10", split="test").batches(40),
+                samples=2,
+                seed=seed,
+            )
+            assert row["test"]["nll"] == pytest.approx(loaded.nll, abs=2e-4)
+    text = table5.section(result)
+    assert all(f"| {name} | " in text for name in table5.CONFIGURATIONS)
+    monkeypatch.setattr(pb, "share", None)  # nothing is made again
+    assert run(table5, tiny, monkeypatch)["rows"] == result["rows"]
+
+
+def test_thresholds_and_merging_share_the_row_of_the_whole_algorithm(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table8, "TAUS", (0.1, 0.2))
+    thresholds = run(table8, tiny, monkeypatch)
+    merging = run(table10, tiny, monkeypatch)
+    assert thresholds["rows"]["0.1"]["outliers"] > thresholds["rows"]["0.2"]["outliers"]
+    assert merging["rows"]["after merging"] == thresholds["rows"]["0.2"]
+    before = merging["rows"]["before merging"]
+    assert before["components"] >= merging["rows"]["after merging"]["components"]
+    assert "| 0.1 | " in table8.section(thresholds) and "| before merging | " in table10.section(merging)
+    assert table8.RESULT.with_suffix(".svg").exists()
+
+
+def test_table_4_has_both_sets_and_quantised_rows_are_smaller_with_fewer_bits(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table4, "SCRATCH_EPOCHS", {"cifar10": 1, "mnist": 1})
+    monkeypatch.setattr(table4, "SEEDS", 1)
+    run(table4, tiny, monkeypatch, "--set", "cifar10")
+    result = run(table4, tiny, monkeypatch, "--set", "mnist")
+    for name in ("cifar10", "mnist"):
+        rows = result[name]["rows"]
+        sizes = [rows[f"INT8, sigma in {bits} bits"][0]["bytes"] for bits in (1, 2, 4)]
+        assert sizes == sorted(sizes)
+        weights = sum(
+            p.numel() for p in nets.resnet20(1 if name == "mnist" else 3).parameters() if p.ndim > 1
+        )
+        assert sizes[1] - sizes[0] == pytest.approx(weights / 8, rel=0.01)
+        assert sizes[0] < rows["unshared"][0]["bytes"]
+        assert len(rows["shared, without pretraining"]) == 1
+    assert "| shared, with pretraining | " in table4.section(result)
+
+
+def test_foreign_images_are_told_apart_by_every_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tiny / "ood"
+    other.mkdir()
+    for file in table7.FOREIGN.values():
+        np.savez(other / file, x=np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8))
+    bench = resnet20.Bench("cifar10", None, tiny / "work", tiny / "cifar10.safetensors")
+    table5.ablated(bench, "neither", 0)
+    pocket = tiny / "work" / "neither-0.pocket"
+    result = run(table7, tiny, monkeypatch, "--ood", str(other), "--pockets", str(pocket))
+    assert list(result["rows"])[-1] == f"ours, {pocket.stat().st_size:,} bytes" and len(result["rows"]) == 4
+    values = [v for row in result["rows"].values() for part in row.values() for v in part.values()]
+    assert all(0 <= value <= 1 for value in values)
+    assert "30 of SVHN" in table7.section(result)
+
+
+def test_the_frontier_keeps_its_budgets_and_chooses_on_validation_data(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "mnist"
+    monkeypatch.setattr(frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1)})
+    monkeypatch.setattr(frontier, "TEMPERATURES", (0.02, 0.2))
+    monkeypatch.setattr(frontier, "SEEDS", 2)
+    result = run(frontier, tiny, monkeypatch, "--set", name, name=name)
+    part = result[name]
+    assert all(run["bytes"] <= run["max_bytes"] for run in (*part["curve"], *part["best"]))
+    nlls = {key: value["nll"] for key, value in part["choice"].items()}
+    plan = part["plan"]
+    assert nlls[f"temperature {plan['temperature']}, distillation {plan['distillation']}"] == min(
+        nlls.values()
+    )
+    assert "| at most 30,000 | " in frontier.section(result)
+    assert frontier.RESULT.with_suffix(".svg").exists()
+
+
+def test_times_are_there_for_training_and_inference(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table6, "IMAGES", 4)
+    monkeypatch.setattr(table6, "BATCH", 2)
+    monkeypatch.setattr(table6, "DRAWS", 2)
+    monkeypatch.setattr(table6, "PAPER_DRAWS", 2)
+    monkeypatch.setattr(sys, "argv", ["program", "--repeats", "1"])
+    table6.main()
+    import json
+
+    result = json.loads(table6.RESULT.read_text())
+    assert all(seconds > 0 for part in ("training", "inference") for seconds in result[part].values())
+    assert "| Bayes by Backprop, 2 draws | " in table6.section(result)
