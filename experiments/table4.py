@@ -26,7 +26,7 @@ from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
-SCRATCH_EPOCHS = {"cifar10": 40, "mnist": 12}
+SCRATCH_EPOCHS = {"cifar10": 20, "mnist": 10}
 PAPER = {
     "cifar10": {
         "shared, with pretraining": "91.04 / .303 / .037, 0.71 MB",
