@@ -2,26 +2,30 @@
 
     python -m experiments.train_network --data DIR --set cifar10 --epochs 40
 
-SGD with momentum and a one-cycle schedule; random shifts (and mirror images for CIFAR-10).  Validation images are held out
-of the training set, the test set is not touched.  Killed and started again, it goes on where it was.
+SGD with momentum and one cycle of the learning rate; random shifts, and mirror images for CIFAR-10, whose first epochs see
+windows of 24 x 24 pixels, 44 % less work.  Validation images are held out of the training set, the test set is not touched.
+Killed and started again, it goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
+import math
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save
 
 import pocketbayes as pb
+from experiments.record import versions
 from pocketbayes import data, nets
 from pocketbayes.files import write_atomically
+from pocketbayes.history import Epoch
 
-BATCH = 128
+BATCH, WINDOW = 128, 24
 HELD_OUT = {"cifar10": 0.05, "mnist": 0.05, "fashion-mnist": 0.05}
 
 
@@ -33,8 +37,30 @@ def splits(name: str, folder: str, seed: int) -> tuple[data.DataSet, data.DataSe
 def augmentation(name: str) -> Any:
     """Shifts of up to four pixels for photographs, with mirror images; of two for digits, without."""
     if name == "mnist":
-        return lambda x: data.crop_flip(x, padding=2, flip=False)
+        return partial(data.crop_flip, padding=2, flip=False)
     return data.crop_flip
+
+
+class Stage(NamedTuple):
+    name: str
+    epochs: int
+    augment: Any
+
+
+def stages(name: str, epochs: int) -> list[Stage]:
+    """Photographs are seen through small windows at first; a digit is told by the whole of it."""
+    small = 0 if name == "mnist" else round(0.55 * epochs)
+    windows = Stage("windows", small, partial(data.crop_flip, padding=0, size=WINDOW))
+    whole = Stage("whole", epochs - small, augmentation(name))
+    return [stage for stage in (windows, whole) if stage.epochs]
+
+
+def one_cycle(share: float) -> float:
+    """The learning rate over its peak when a share of all steps is done: up in a quarter of them, then down to zero."""
+    warm = 0.25
+    if share < warm:
+        return 0.04 + 0.96 * math.sin(math.pi / 2 * share / warm) ** 2
+    return math.cos(math.pi / 2 * min(1.0, (share - warm) / (1 - warm))) ** 2
 
 
 def train(
@@ -43,24 +69,27 @@ def train(
     training, validation = splits(name, folder, seed)
     torch.manual_seed(seed)
     net = nets.resnet20(in_channels=training.shape[0]).to(memory_format=torch.channels_last)
-    loader = training.batches(BATCH, shuffle=True, augment=augmentation(name))
-    steps = epochs * len(loader)
-    history = pb.fit_map(
-        net,
-        loader,
-        epochs=epochs,
-        optimizer=lambda groups: torch.optim.SGD(
-            groups[0]["params"], lr=lr, momentum=0.9, weight_decay=weight_decay, nesterov=True
-        ),
-        schedule=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, lr, total_steps=steps + 1, pct_start=0.25
-        ),
-        checkpoint=work / "training.safetensors",
-        checkpoint_seconds=120.0,
-        seed=seed,
-        on_epoch=lambda e: print(f"epoch {e.epoch} nll {e.nll:.4f} {e.seconds:.0f} s", flush=True),
-        progress=False,
-    )
+    curve: list[Epoch] = []
+    for stage in stages(name, epochs):
+        loader = training.batches(BATCH, shuffle=True, augment=stage.augment)
+        before, steps = len(curve) * len(loader), epochs * len(loader)
+        history = pb.fit_map(
+            net,
+            loader,
+            epochs=stage.epochs,
+            optimizer=lambda groups: torch.optim.SGD(
+                groups[0]["params"], lr=lr, momentum=0.9, weight_decay=weight_decay, nesterov=True
+            ),
+            schedule=lambda optimizer, before=before, steps=steps: torch.optim.lr_scheduler.LambdaLR(
+                optimizer, lambda step: one_cycle((before + step) / steps)
+            ),
+            checkpoint=work / f"{stage.name}.safetensors",
+            checkpoint_seconds=120.0,
+            seed=seed,
+            on_epoch=lambda e: print(f"epoch {e.epoch} nll {e.nll:.4f} {e.seconds:.0f} s", flush=True),
+            progress=False,
+        )
+        curve += history.epochs
     scores = pb.evaluate(net, validation.batches(500))
     write_atomically(
         work / "network.safetensors", save({k: v.contiguous() for k, v in net.state_dict().items()})
@@ -69,14 +98,10 @@ def train(
         "command": f"python -m experiments.train_network --data DIR --set {name} --epochs {epochs} --lr {lr} --weight-decay {weight_decay} --seed {seed}",
         "seed": seed,
         "epochs": epochs,
-        "seconds": round(sum(e.seconds for e in history.epochs)),
-        "training_nll": [round(e.nll, 4) for e in history.epochs],
+        "seconds": round(sum(e.seconds for e in curve)),
+        "training_nll": [round(e.nll, 4) for e in curve],
         "validation": {k: round(v, 4) for k, v in scores.items()},
-        "versions": {
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "threads": torch.get_num_threads(),
-        },
+        "versions": versions(),
     }
 
 

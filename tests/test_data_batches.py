@@ -72,6 +72,21 @@ def test_crops_and_flips_are_shifts_of_the_padded_image_and_all_occur() -> None:
     assert len({tuple(image.flatten().tolist()) for image in unflipped}) == 25
 
 
+def test_small_windows_are_parts_of_the_image_and_all_occur() -> None:
+    x = torch.arange(30, dtype=torch.uint8).view(1, 1, 6, 5)
+    seen = data.crop_flip(x.expand(500, -1, -1, -1), padding=0, flip=False, size=4)
+    possible = {
+        tuple(x[0, 0, up : up + 4, left : left + 4].flatten().tolist())
+        for up in range(3)
+        for left in range(2)
+    }
+    assert {tuple(image.flatten().tolist()) for image in seen} == possible
+    with pytest.raises(
+        ValueError, match="windows of 9 pixels do not fit into images of 6 x 5 with padding 1"
+    ):
+        data.crop_flip(x, padding=1, size=9)
+
+
 def test_augmentation_is_driven_by_the_given_generator_or_the_global_one() -> None:
     x = torch.rand(16, 3, 8, 8)
     torch.manual_seed(3)

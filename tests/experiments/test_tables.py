@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import pocketbayes as pb
-from experiments import frontier, resnet20, table4, table5, table6, table7, table8, table10
+from experiments import frontier, resnet20, table4, table5, table6, table7, table8, table10, train_network
 from pocketbayes import data, nets
 from pocketbayes.data import DataSet, Scaling
 
@@ -160,6 +160,44 @@ def test_the_frontier_keeps_its_budgets_and_chooses_on_validation_data(
     )
     assert "| at most 30,000 | " in frontier.section(result)
     assert frontier.RESULT.with_suffix(".svg").exists()
+
+
+def test_a_training_killed_between_its_stages_ends_with_the_same_bits(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_network, "WINDOW", 6)
+    settings = {"epochs": 4, "lr": 0.05, "weight_decay": 0.0, "seed": 0}
+    works = [tiny / "whole", tiny / "killed"]
+    for work in works:
+        work.mkdir()
+    record = train_network.train("cifar10", "", work=works[0], **settings)
+    assert len(record["training_nll"]) == 4 and record["training_nll"][-1] < record["training_nll"][0]
+    sides = []
+
+    def killed(net: Any, loader: Any, **given: Any) -> pb.History:
+        sides.append(next(iter(loader))[0].shape[-1])
+        if len(sides) == 2:
+            raise KeyboardInterrupt
+        return fit_map(net, loader, **given)
+
+    fit_map = pb.fit_map
+    monkeypatch.setattr(pb, "fit_map", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_network.train("cifar10", "", work=works[1], **settings)
+    assert sides == [6, 8]
+    monkeypatch.setattr(pb, "fit_map", fit_map)
+    again = train_network.train("cifar10", "", work=works[1], **settings)
+    assert again["training_nll"] == record["training_nll"]
+    files = [(work / "network.safetensors").read_bytes() for work in works]
+    assert files[0] == files[1]
+
+
+def test_the_learning_rate_goes_up_and_down_once() -> None:
+    rates = [train_network.one_cycle(step / 100) for step in range(101)]
+    assert (
+        rates[0] == pytest.approx(0.04) and max(rates) == rates[25] == 1.0 and rates[100] == pytest.approx(0)
+    )
+    assert rates[:26] == sorted(rates[:26]) and rates[25:] == sorted(rates[25:], reverse=True)
 
 
 def test_times_are_there_for_training_and_inference(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,16 +126,29 @@ def divide(order: Tensor, fraction: float, name: str) -> tuple[Tensor, Tensor]:
     return order[~sampled].sort().values, order[sampled].sort().values
 
 
-def crop_flip(x: Tensor, padding: int = 4, flip: bool = True, generator: Generator | None = None) -> Tensor:
-    """Images [N, C, H, W], each shifted by up to `padding` pixels, zeros moving in, and half mirrored.
+def crop_flip(
+    x: Tensor,
+    padding: int = 4,
+    flip: bool = True,
+    size: int | None = None,
+    generator: Generator | None = None,
+) -> Tensor:
+    """A random window of each image [N, C, H, W] with a rim of zeros `padding` wide, and half of them mirrored.
 
-    Random numbers come from `generator`, or from torch's global one.
+    Windows are as large as the images, which shifts those by up to `padding` pixels, or `size` pixels high and wide:
+    smaller images of things at the same scale.  Random numbers come from `generator`, or from torch's global one.
     """
     n, _, height, width = x.shape
-    up, left = torch.randint(0, 2 * padding + 1, (2, n), generator=generator)  # [N], [N]
+    window = (height, width) if size is None else (size, size)
+    rooms = [side + 2 * padding - seen + 1 for side, seen in zip((height, width), window, strict=True)]
+    if min(rooms) < 1:
+        raise ValueError(
+            f"crop_flip: windows of {size} pixels do not fit into images of {height} x {width} with padding {padding}."
+        )
+    up, left = (torch.randint(0, room, (n,), generator=generator) for room in rooms)  # [N], [N]
     windows = (
-        F.pad(x, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
-    )  # a view [N, C, 2p+1, 2p+1, H, W]
+        F.pad(x, (padding,) * 4).unfold(2, window[0], 1).unfold(3, window[1], 1)
+    )  # a view [N, C, rooms, rooms, *window]
     x = windows[torch.arange(n), :, up, left]
     if not flip:
         return x
