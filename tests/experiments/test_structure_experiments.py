@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from itertools import pairwise
@@ -354,6 +355,12 @@ def test_a_broken_run_goes_on_where_it_stopped(
     strip = b'"seconds"'
     assert paths[0].read_bytes().split(strip)[0] == before.split(strip)[0]
     assert paths[1].stat().st_mtime_ns == kept
+
+    monkeypatch.setattr(structure_uci, "RESULT", tmp_path / "result.json")
+    result = structure_uci.assemble(tmp_path, tmp_path / "work")
+    structure_uci.RESULT.write_text(json.dumps(result))
+    structure_uci.unpack(tmp_path / "elsewhere")
+    assert structure_uci.assemble(tmp_path, tmp_path / "elsewhere") == result
 
 
 def test_the_gap_has_no_points_and_points_are_noisy_values_of_the_function() -> None:
