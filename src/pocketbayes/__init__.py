@@ -30,6 +30,7 @@ _HOME = {
     "share": "sharing.share",
     "Rate": "sharing.rate",
     "Paper": "sharing.share",
+    "calibrate": "calibration",
     "compress": "compression",
     "Plan": "plan",
     "predict": "prediction",

@@ -3,6 +3,7 @@
 posterior   widths from the data (a diagonal Laplace posterior), trained on the ELBO
 sharing     training that alternates with re-assignment, steered to the budget
 settling    labels fixed, the codebook and everything else trained on
+calibration one factor on all widths, by validation NLL, where the plan asks for it
 file        written, read back, counted
 """
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact import Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
+from pocketbayes.calibration import calibrate
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.distillation import Distilled
 from pocketbayes.history import History
@@ -107,6 +109,8 @@ def compress(
     budget = Budget(max_bytes=max_bytes, max_accuracy_drop=max_accuracy_drop, max_nll_rise=max_nll_rise)
     if budget.max_bytes is None and validation_loader is None:
         raise ValueError("compress: a budget of loss is judged on validation data. Pass validation_loader=.")
+    if plan.calibrate and validation_loader is None:
+        raise ValueError("compress: widths are calibrated on validation data. Pass validation_loader=.")
     job = _Job(
         model,
         train_loader,
@@ -234,7 +238,19 @@ class _Job:
                 "validation": self.validation_loader,
             }
             self._fit(f"{name}-settling", epochs=plan.settling_epochs, **settings)
-            return self.measure("settling", started)
+            self.measure("settling", started)
+        if plan.calibrate:
+            started = time.monotonic()
+            assert self.validation_loader is not None
+            found = calibrate(
+                self.model,
+                self.validation_loader,
+                likelihood=self.likelihood,
+                samples=plan.samples,
+                seed=plan.seed,
+                progress=self.progress,
+            )
+            self.measure("calibration", started, f"widths times {found.factor:.3f}")
         return self.report.stages[-1].metrics
 
     def search(self, budget: Budget) -> None:

@@ -53,6 +53,7 @@ def compress(
     rho_lr: o.RhoLr = 0.0,
     settling_lr: o.SettlingLr = 3e-4,
     distillation: o.Distillation = 0.0,
+    calibrate: o.Calibrate = False,
     renew_every: o.RenewEvery = 1,
     anneal: o.Anneal = 0.25,
     components: o.Components = 64,

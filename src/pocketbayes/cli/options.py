@@ -296,6 +296,14 @@ Distillation = Annotated[
         help="Share of the given network's answers in the targets, beside the labels; for classes.",
     ),
 ]
+Calibrate = Annotated[
+    bool,
+    typer.Option(
+        "--calibrate",
+        rich_help_panel=PLAN,
+        help="At the end, scale all widths by the factor with the least validation NLL.",
+    ),
+]
 RenewEvery = Annotated[
     int,
     typer.Option(

@@ -1,0 +1,76 @@
+"""One factor on all widths, chosen on held-out data: as wide as the predictions are most likely with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import nn
+
+from pocketbayes.likelihood import Likelihood
+from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.weights import StochasticWeight, require_bayesian
+from pocketbayes.prediction import evaluate
+from pocketbayes.progress import bar
+from pocketbayes.sharing.shared import Codebook
+
+WIDEST = 4.0  # factors from 1/4 to 4 are tried
+TRIES = 12
+
+
+class Calibration(NamedTuple):
+    """What `calibrate` found: the factor that all widths were multiplied by, and held-out NLL without and with it."""
+
+    factor: float
+    nll_before: float
+    nll_after: float
+
+
+def calibrate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    likelihood: Likelihood | None = None,
+    samples: int = 8,
+    seed: int = 0,
+    progress: bool = False,
+) -> Calibration:
+    """Multiply every sigma of a posterior, private or shared, by the one factor with the least NLL on `loader`.
+
+    The model is changed in place; a file of it stays as large as it is.  Factors are judged with the same draws, so the
+    NLL is a smooth function of them, and Brent's method finds its minimum between 1/4 and 4.  Use data held out of
+    training, and not the test set.  The widths stay as they are unless others are better.
+    """
+    require_bayesian(model)
+    widths = [(rho, rho.detach().clone()) for rho in _rhos(model)]
+
+    @torch.no_grad()
+    def scale(factor: float) -> None:
+        for rho, given in widths:
+            rho.copy_(given if factor == 1 else rho_from_sigma(factor * sigma_from_rho(given)))
+
+    def nll(log_factor: float) -> float:
+        scale(math.exp(log_factor))
+        found = evaluate(model, loader, likelihood=likelihood, samples=samples, seed=seed)["nll"]
+        steps.advance(f"factor {math.exp(log_factor):.2f}, NLL {found:.4f}")
+        return found
+
+    reach = math.log(WIDEST)
+    with bar("calibrate", TRIES + 1, enabled=progress) as steps:
+        before = nll(0.0)
+        found = minimize_scalar(
+            nll, bounds=(-reach, reach), method="bounded", options={"maxiter": TRIES, "xatol": 0.01}
+        )
+    factor, after = (math.exp(found.x), float(found.fun)) if found.fun < before else (1.0, before)
+    scale(factor)
+    return Calibration(factor, before, after)
+
+
+def _rhos(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters that hold widths, each once."""
+    for module in model.modules():
+        if isinstance(module, (Codebook, StochasticWeight)) and isinstance(module.rho, nn.Parameter):
+            yield module.rho
