@@ -260,6 +260,8 @@ Means and standard errors; grey line: vanilla; red dots: the deterministic netwo
 
 ### The estimator of the gradient, energy
 
+With the local reparameterisation a run costs a third, so there are more: {len(energy[1])} on energy, {len(energy[1]) // 5} seeds on each of five splits, {len(local["boston"]["rows"])} on boston and {len(local["concrete"]["rows"])} on concrete.
+
 {estimator_table(*energy)}
 
 {estimator_paragraph(*energy)}
