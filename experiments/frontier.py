@@ -5,28 +5,30 @@
     python -m experiments.train_network --data DIR --set mnist --epochs 12
     python -m experiments.frontier --data DIR --set mnist
 
-`pb.compress` from the network that `train_network` trained.  Temperature and distillation are chosen by validation NLL in
-short runs at one budget; the budgets then take a few epochs each, and the best row more, with three seeds.  The test set is
-used once for each file, loaded back from disk.
+`pb.compress` from the network that `train_network` trained: each budget takes a few epochs, the best row more, with three
+seeds; two short runs show what distillation is worth.  Widths are calibrated on validation images, and those choose
+the seed whose file goes to experiments/models.  The test set is used once for each file, loaded back from disk.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 import pocketbayes as pb
-from experiments.record import kept, save_figure, summary, versions
-from experiments.resnet20 import DRAWS, METRICS, PRIOR, Bench, arguments, scores
+from experiments.record import Summary, save_figure, summary, versions
+from experiments.resnet20 import DRAWS, METRICS, PRIOR, TEMPERATURE, Bench, arguments, scores
 from pocketbayes.cli.card import card_of
 from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
+MODELS = Path(__file__).parent / "models"
 SEEDS = 3
+PLAN = pb.Plan(prior=PRIOR, temperature=TEMPERATURE, distillation=0.5, calibrate=True, samples=16)
 
 
 class Course(NamedTuple):
@@ -34,7 +36,7 @@ class Course(NamedTuple):
 
     budgets: tuple[int, ...]
     best: int  # the budget of the best row
-    short: int  # epochs of sharing while choosing
+    short: int  # epochs of sharing to see what distillation is worth
     long: int  # epochs of sharing for the curve
     longest: int  # and for the best row
 
@@ -43,7 +45,6 @@ COURSES = {
     "cifar10": Course((200_000, 110_000, 64_000, 50_000, 40_000), 90_000, 2, 3, 8),
     "mnist": Course((60_000, 30_000, 20_000), 30_000, 1, 2, 4),
 }
-TEMPERATURES, DISTILLATIONS = (0.01, 0.02, 0.04), (0.0, 0.5)
 OTHERS = {  # bytes, accuracy, NLL, ECE: the paper's rows
     "cifar10": {
         "2DGBNN (paper)": (710_000, 0.9104, 0.303, 0.037),
@@ -56,8 +57,29 @@ OTHERS = {  # bytes, accuracy, NLL, ECE: the paper's rows
 }
 
 
-def compressed(bench: Bench, name: str, max_bytes: int, plan: pb.Plan, test: bool = True) -> dict[str, Any]:
-    """A pocket file of at most `max_bytes`, kept under that name, with its scores."""
+class Part(NamedTuple):
+    """One run of `compress`."""
+
+    max_bytes: int
+    plan: pb.Plan
+    tested: bool = True
+
+
+def parts(course: Course) -> dict[str, Part]:
+    """By name, the most important first."""
+    best = replace(PLAN, epochs=course.longest, settling_epochs=2)
+    short = replace(PLAN, epochs=course.short)
+    return {
+        "best-0": Part(course.best, best),
+        **{f"budget-{size}": Part(size, replace(PLAN, epochs=course.long)) for size in course.budgets},
+        **{f"best-{seed}": Part(course.best, replace(best, seed=seed)) for seed in range(1, SEEDS)},
+        "distilled": Part(course.best, short, tested=False),
+        "labels-alone": Part(course.best, replace(short, distillation=0.0), tested=False),
+    }
+
+
+def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
+    """A pocket file within the part's budget, with its scores."""
 
     def make() -> dict[str, Any]:
         path = bench.work / f"{name}.pocket"
@@ -66,80 +88,75 @@ def compressed(bench: Bench, name: str, max_bytes: int, plan: pb.Plan, test: boo
             bench.training(),
             path=path,
             validation_loader=bench.validation(),
-            max_bytes=max_bytes,
-            plan=plan,
+            max_bytes=part.max_bytes,
+            plan=part.plan,
             metadata=card_of("resnet20", bench.architecture(), bench.test_set()).metadata(),
             checkpoints=bench.work / f"{name}-checkpoints",
             progress=False,
         )
         print(report, flush=True)
+        assert report.saved is not None and report.sharing is not None
         return {
-            "max_bytes": max_bytes,
+            "max_bytes": part.max_bytes,
             "bytes": report.bytes,
             "sections": report.saved.sections,
             "bits_a_label": report.sharing.bits_per_weight,
             "components": report.sharing.components,
             "outliers": report.sharing.outliers,
-            "validation": scores(report.stages[-2].metrics),
-            "test": bench.score_file(path, plan.seed) if test else None,
-            "seed": plan.seed,
+            "validation": {stage.name: scores(stage.metrics) for stage in report.stages if stage.metrics},
+            "calibration": report.stages[-2].note,
+            "test": bench.score_file(path, part.plan.seed) if part.tested else None,
+            "seed": part.plan.seed,
         }
 
-    return kept(bench.work / f"{name}.json", make)["value"]
+    return bench.measured(name, make)
 
 
-def choose(bench: Bench, course: Course) -> tuple[pb.Plan, dict[str, Any]]:
-    """Temperature first, then distillation, each by validation NLL after a short run at the best row's budget."""
-    plan, found = pb.Plan(prior=PRIOR, epochs=course.short, settling_epochs=1), {}
+def validation_nll(run: dict[str, Any]) -> float:
+    """Of the model as it was saved."""
+    return list(run["validation"].values())[-1]["nll"]
 
-    def nll(temperature: float, distillation: float) -> float:
-        tried = replace(plan, temperature=temperature, distillation=distillation)
-        name = f"temperature {temperature}, distillation {distillation}"
-        found[name] = compressed(bench, name, course.best, tried, test=False)["validation"]
-        return found[name]["nll"]
 
-    temperature = min(TEMPERATURES, key=lambda t: nll(t, DISTILLATIONS[-1]))
-    distillation = min(DISTILLATIONS, key=lambda share: nll(temperature, share))
-    return replace(plan, temperature=temperature, distillation=distillation), found
+def publish(bench: Bench, runs: dict[str, dict[str, Any]], command: str) -> None:
+    """The best seed's file, by validation NLL, with its report, beside the experiments."""
+    best = min(
+        (name for name in runs if name.startswith("best-")), key=lambda name: validation_nll(runs[name])
+    )
+    file = bench.work / f"{best}.pocket"
+    if file.exists():
+        MODELS.mkdir(exist_ok=True)
+        write_atomically(MODELS / f"resnet20-{bench.name}.pocket", file.read_bytes())
+        report = {"command": command, **runs[best]}
+        write_atomically(
+            MODELS / f"resnet20-{bench.name}.json", (json.dumps(report, indent=1) + "\n").encode()
+        )
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--set", default="cifar10", choices=COURSES)
+    parser.add_argument(
+        "--parts", nargs="*", help="make only these: best-0, budget-64000 ...; all by default"
+    )
     parser.set_defaults(network=None)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     network = args.network or Path(f"runs/resnet20_{args.set}/network.safetensors")
-    bench, course = Bench(args.set, args.data, args.work / f"frontier-{args.set}", network), COURSES[args.set]
+    name, planned = f"frontier-{args.set}", parts(COURSES[args.set])
+    bench = Bench(args.set, args.data, args.rows / name, args.work / name, network)
     bench.work.mkdir(parents=True, exist_ok=True)
-    start = kept(bench.work / "start.json", lambda: bench.score(bench.plain()))["value"]
-    plan, choice = choose(bench, course)
-    best = [
-        compressed(
-            bench,
-            f"best-{seed}",
-            course.best,
-            replace(plan, epochs=course.longest, settling_epochs=2, seed=seed),
-        )
-        for seed in range(SEEDS)
-    ]
-    curve = [
-        compressed(bench, f"budget-{size}", size, replace(plan, epochs=course.long))
-        for size in course.budgets
-    ]
+    if unknown := set(args.parts or ()) - set(planned):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}. There are {', '.join(planned)}.")
+    start = bench.measured(
+        "start", lambda: {"bytes": network.stat().st_size, "test": bench.score(bench.plain())}
+    )
+    wanted = {part for part in planned if args.parts is None or part in args.parts}
+    there = {part for part in planned if (bench.rows / f"{part}.json").exists()}
+    runs = {part: compressed(bench, part, planned[part]) for part in planned if part in wanted | there}
+    command = f"python -m experiments.frontier --data DIR --set {args.set}"
+    publish(bench, runs, command)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    result[args.set] = {
-        "command": f"python -m experiments.frontier --data DIR --set {args.set}",
-        "start": {"bytes": network.stat().st_size, "test": start},
-        "plan": {
-            key: value for key, value in asdict(plan).items() if key in ("temperature", "distillation", "lr")
-        },
-        "epochs": {"choice": course.short, "curve": course.long, "best": course.longest},
-        "choice": choice,
-        "best": best,
-        "curve": curve,
-        "versions": versions(),
-    }
+    result[args.set] = {"command": command, "start": start, "runs": runs, "versions": versions()}
     write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
     plot(result)
 
@@ -161,31 +178,60 @@ ResNet-20 trained from scratch by `experiments.train_network`, then `pb.compress
 
 
 def table(name: str, part: dict[str, Any]) -> str:
-    epochs, start = part["epochs"], part["start"]
-    means = [summary([[run["test"][key]] for run in part["best"]]) for key in METRICS]
-    sizes = "–".join(
-        f"{size:,}"
-        for size in sorted({run["bytes"] for run in part["best"]})[
-            :: max(1, len({run["bytes"] for run in part["best"]}) - 1)
-        ]
-    )
-    best = f"| **best, {len(part['best'])} seeds** | {sizes} | {100 * means[0].mean:.2f} ± {100 * means[0].error:.2f} | {means[1].mean:.4f} ± {means[1].error:.4f} | {means[2].mean:.4f} ± {means[2].error:.4f} |"
-    lines = [_line("start, deterministic", start["bytes"], start["test"]), best]
-    lines += [_line(f"at most {run['max_bytes']:,}", run["bytes"], run["test"]) for run in part["curve"]]
+    course, start, runs = COURSES[name], part["start"], part["runs"]
+    best = [run for key, run in runs.items() if key.startswith("best-")]
+    means = [summary([[run["test"][key]] for run in best]) for key in METRICS]
+    sizes = [run["bytes"] for run in best]
+    size = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+    cells = [_cell(means[0], 100, 2), _cell(means[1], 1, 4), _cell(means[2], 1, 4)]
+    lines = [_line("start, deterministic", start["bytes"], start["test"])]
+    lines.append(f"| **best, {len(best)} seed{'s' * (len(best) > 1)}** | {size} | {' | '.join(cells)} |")
+    lines += [
+        _line(f"at most {run['max_bytes']:,}", run["bytes"], run["test"])
+        for key, run in runs.items()
+        if key.startswith("budget-")
+    ]
     lines += [
         f"| {row} | {size:,} | {100 * accuracy:.2f} | {nll} | {ece} |"
         for row, (size, accuracy, nll, ece) in OTHERS[name].items()
     ]
-    tried = "; ".join(f"{key}: {value['nll']:.4f}" for key, value in part["choice"].items())
     rows = "\n".join(lines)
     return f"""### {name}
 
-`{part["command"]}`, torch {part["versions"]["torch"]}. The curve: {epochs["curve"]} epochs of sharing and one of settling, seed 0; the best row: {epochs["best"]} and two. Chosen on validation images: temperature {part["plan"]["temperature"]},
-distillation {part["plan"]["distillation"]} (validation NLL after {epochs["choice"]} + 1 epochs: {tried}).
+`{part["command"]}`, {sum(run["seconds"] for run in runs.values()) / 3600:.1f} hours of one core, torch {part["versions"]["torch"]}. The curve: {course.long} epochs of sharing and one of settling, seed 0; the best row: {course.longest} and two.
 
 | | bytes | accuracy (%) | NLL | ECE |
 |---|---|---|---|---|
-{rows}"""
+{rows}
+
+{stages_paragraph(runs)}{distillation_paragraph(runs)}"""
+
+
+def stages_paragraph(runs: dict[str, Any]) -> str:
+    """What each stage does to the best row, seed 0."""
+    if "best-0" not in runs:
+        return ""
+    run = runs["best-0"]
+    told = "; ".join(
+        f"{stage} {100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f}"
+        for stage, found in run["validation"].items()
+    )
+    return f"Validation images, best row, seed 0, accuracy / NLL / ECE after each stage: {told} ({run['calibration']})."
+
+
+def distillation_paragraph(runs: dict[str, Any]) -> str:
+    if not {"distilled", "labels-alone"} <= runs.keys():
+        return ""
+    told = [list(runs[name]["validation"].values())[-1] for name in ("distilled", "labels-alone")]
+    half, none = (
+        f"{100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f}" for found in told
+    )
+    return f" Distillation, in short runs at the best row's budget, validation images: {half} with half of the targets from the network as it came, {none} with labels alone."
+
+
+def _cell(found: Summary, scale: int, digits: int) -> str:
+    error = f" ± {scale * found.error:.{digits}f}" if found.groups > 1 else ""
+    return f"{scale * found.mean:.{digits}f}{error}"
 
 
 def _line(name: str, size: int, test: dict[str, float]) -> str:
@@ -209,11 +255,14 @@ def plot(result: dict[str, Any]) -> None:
 
 def _panel(ax: Any, name: str, part: dict[str, Any], metric: str, place: int) -> None:
     scale = 100 if metric == "accuracy" else 1
-    runs = sorted(part["curve"], key=lambda run: run["bytes"])
+    kinds = {
+        kind: sorted((r for key, r in part["runs"].items() if key.startswith(kind)), key=lambda r: r["bytes"])
+        for kind in ("budget-", "best-")
+    }
+    runs, best = kinds["budget-"], kinds["best-"]
     ax.plot(
         [r["bytes"] / 1e3 for r in runs], [scale * r["test"][metric] for r in runs], "o-", label="pocketbayes"
     )
-    best = part["best"]
     ax.plot(
         [r["bytes"] / 1e3 for r in best],
         [scale * r["test"][metric] for r in best],

@@ -1,14 +1,16 @@
 """ResNet-20 as the tables need it: data, the network they start from, its posterior, sharing with fine-tuning, scores.
 
-All tables of one data set share a folder, --work, of the rows that are done, so a row that stands in several tables is
-made once, and a broken run goes on where it was.  Validation images are those that `train_network` held out; the test
-set is used once for a row, on the pocket file loaded back from disk.
+All tables of one data set share a folder, --rows, of the rows that are done, so a row that stands in several tables is
+made once, and a broken run goes on where it was, on another machine too.  Networks and unfinished training are under --work.
+Validation images are those that `train_network` held out; the test set is used once for a row, on the pocket file loaded
+back from disk.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +26,7 @@ from experiments.train_network import augmentation, splits
 from pocketbayes import data, nets
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 
+ROWS = Path(__file__).parent / "rows"
 BATCH, DRAWS, EPOCHS = 128, 30, 3
 TEMPERATURE, PRIOR, LR = 0.02, 0.2, 5e-4
 METRICS = ("accuracy", "nll", "ece")
@@ -38,10 +41,11 @@ class Posterior(NamedTuple):
 
 @dataclass(frozen=True)
 class Bench:
-    """One data set, the network trained on it, and the folder of what was made from them."""
+    """One data set, the network trained on it, and the folders of what was measured and made from them."""
 
     name: str  # cifar10 or mnist
     folder: str | None  # of the data sets
+    rows: Path  # one json file for each
     work: Path
     network: Path | None = None  # trained weights; None is a fresh network
 
@@ -123,9 +127,17 @@ class Bench:
         self, name: str, how: pb.Paper, *, seed: int = 0, start: Posterior | None = None
     ) -> dict[str, Any]:
         """Shared, fine-tuned for three epochs, saved, loaded back and scored; kept under that name."""
-        return kept(self.work / f"{name}.json", lambda: self._make_row(name, how, seed, start))["value"]
+        return self.measured(name, lambda: self.make_row(name, how, seed, start))
 
-    def _make_row(self, name: str, how: pb.Paper, seed: int, start: Posterior | None) -> dict[str, Any]:
+    def measured(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The row of that name, made unless it is there, with the seconds of CPU time it took."""
+        part = kept(self.rows / f"{name}.json", make)
+        return {**part["value"], "seconds": part["seconds"]}
+
+    def make_row(
+        self, name: str, how: pb.Paper, seed: int = 0, start: Posterior | None = None
+    ) -> dict[str, Any]:
+        """Leaves the file NAME.pocket under --work."""
         model, sensitivity = self.posterior() if start is None else copy.deepcopy(start)
         report = pb.share(model, how, sensitivity=sensitivity)
         print(f"{name}: {report}", flush=True)
@@ -172,7 +184,10 @@ def arguments(description: str | None, *, network: bool = True) -> argparse.Argu
             help="from experiments.train_network",
         )
     parser.add_argument(
-        "--work", type=Path, default=Path("runs/tables"), help="folder for parts that are done"
+        "--rows", type=Path, default=ROWS, help="folder of rows that are done; another one measures all anew"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/tables"), help="folder for networks and unfinished training"
     )
     parser.add_argument("--threads", type=int, default=1)
     return parser

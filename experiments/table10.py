@@ -26,7 +26,7 @@ PAPER = {"before merging": (88.77, 0.3792, 0.0500), "after merging": (91.02, 0.3
 def main() -> None:
     args = arguments(__doc__).parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.work, args.network)
+    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
     result = {
         "command": "python -m experiments.table10 --data DIR",
         "rows": {

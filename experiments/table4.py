@@ -19,7 +19,7 @@ from torch import nn
 
 import pocketbayes as pb
 from experiments.int8 import BITS, load_quantised, save_quantised
-from experiments.record import kept, summary, versions
+from experiments.record import summary, versions
 from experiments.resnet20 import DRAWS, EPOCHS, METRICS, PRIOR, TEMPERATURE, Bench, Posterior, arguments
 from experiments.table5 import SEEDS, paper_row
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
@@ -84,10 +84,10 @@ def dense_rows(bench: Bench, name: str, model: nn.Module) -> dict[str, Any]:
         loaded = load_quantised(path, pb.bayesianize(bench.fresh(), prior=pb.ZeroMean(PRIOR)))
         return {"bytes": size, "test": bench.score(loaded)}
 
-    rows = {"unshared": kept(bench.work / f"{name}-unshared.json", unshared)["value"]}
+    rows = {"unshared": bench.measured(f"{name}-unshared", unshared)}
     for bits in BITS:
-        part = kept(bench.work / f"{name}-int8-{bits}.json", lambda bits=bits: quantised(bits))
-        rows[f"INT8, sigma in {bits} bits"] = part["value"]
+        row = bench.measured(f"{name}-int8-{bits}", lambda bits=bits: quantised(bits))
+        rows[f"INT8, sigma in {bits} bits"] = row
     return rows
 
 
@@ -96,7 +96,7 @@ def rows_of(bench: Bench) -> dict[str, list[dict[str, Any]]]:
     rows: dict[str, Any] = {}
     if bench.name == "cifar10":
         plain = lambda: {"bytes": bench.network.stat().st_size, "test": bench.score(bench.plain())}  # noqa: E731
-        rows["deterministic"] = kept(bench.work / "deterministic.json", plain)["value"]
+        rows["deterministic"] = bench.measured("deterministic", plain)
         rows |= dense_rows(bench, "posterior", bench.posterior().model)
         rows["shared, with pretraining"] = [paper_row(bench, seed) for seed in range(SEEDS)]
     scratch = from_scratch(bench)
@@ -111,9 +111,9 @@ def main() -> None:
     parser.add_argument("--set", default="cifar10", choices=SCRATCH_EPOCHS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.work, args.network)
+    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
     if args.set == "mnist":
-        bench = replace(bench, name="mnist", work=args.work / "mnist", network=None)
+        bench = replace(bench, name="mnist", rows=args.rows / "mnist", work=args.work / "mnist", network=None)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     result[args.set] = {
         "command": f"python -m experiments.table4 --data DIR --set {args.set}",

@@ -66,10 +66,10 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.work, args.network)
+    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
     others = {name: foreign(args.ood / file, bench.test_set().scaling) for name, file in FOREIGN.items()}
     rows = {
-        name: kept(args.work / f"ood {name}.json", lambda make=make: measure(make(), bench, others))["value"]
+        name: kept(args.rows / f"ood {name}.json", lambda make=make: measure(make(), bench, others))["value"]
         for name, make in models(bench, args.pockets)
     }
     result = {

@@ -40,7 +40,7 @@ def row(bench: Bench, tau: float) -> dict[str, Any]:
 def main() -> None:
     args = arguments(__doc__).parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.work, args.network)
+    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
     result = {
         "command": "python -m experiments.table8 --data DIR",
         "rows": {str(tau): row(bench, tau) for tau in TAUS},

@@ -64,7 +64,14 @@ def run(
     """The command; returns the result it wrote."""
     import json
 
-    network = ["--network", str(folder / f"{name}.safetensors"), "--work", str(folder / "work")]
+    network = [
+        "--network",
+        str(folder / f"{name}.safetensors"),
+        "--work",
+        str(folder / "work"),
+        "--rows",
+        str(folder / "rows"),
+    ]
     monkeypatch.setattr(sys, "argv", ["program", *network, *options])
     module.main()
     return json.loads(module.RESULT.read_text())
@@ -133,7 +140,7 @@ def test_foreign_images_are_told_apart_by_every_model(tiny: Path, monkeypatch: p
     other.mkdir()
     for file in table7.FOREIGN.values():
         np.savez(other / file, x=np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8))
-    bench = resnet20.Bench("cifar10", None, tiny / "work", tiny / "cifar10.safetensors")
+    bench = resnet20.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.safetensors")
     table5.ablated(bench, "neither", 0)
     pocket = tiny / "work" / "neither-0.pocket"
     result = run(table7, tiny, monkeypatch, "--ood", str(other), "--pockets", str(pocket))
@@ -143,23 +150,32 @@ def test_foreign_images_are_told_apart_by_every_model(tiny: Path, monkeypatch: p
     assert "30 of SVHN" in table7.section(result)
 
 
-def test_the_frontier_keeps_its_budgets_and_chooses_on_validation_data(
+def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_prefers(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "mnist"
     monkeypatch.setattr(frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1)})
-    monkeypatch.setattr(frontier, "TEMPERATURES", (0.02, 0.2))
     monkeypatch.setattr(frontier, "SEEDS", 2)
+    monkeypatch.setattr(frontier, "PLAN", replace(frontier.PLAN, samples=2))
+    monkeypatch.setattr(frontier, "MODELS", tiny / "models")
+    first = run(frontier, tiny, monkeypatch, "--set", name, "--parts", "best-0", name=name)
+    assert list(first[name]["runs"]) == ["best-0"]
+    assert "| **best, 1 seed** | " in frontier.section(first)
     result = run(frontier, tiny, monkeypatch, "--set", name, name=name)
-    part = result[name]
-    assert all(run["bytes"] <= run["max_bytes"] for run in (*part["curve"], *part["best"]))
-    nlls = {key: value["nll"] for key, value in part["choice"].items()}
-    plan = part["plan"]
-    assert nlls[f"temperature {plan['temperature']}, distillation {plan['distillation']}"] == min(
-        nlls.values()
-    )
-    assert "| at most 30,000 | " in frontier.section(result)
+    runs = result[name]["runs"]
+    assert runs["best-0"] == first[name]["runs"]["best-0"]
+    assert all(run["bytes"] <= run["max_bytes"] for run in runs.values())
+    assert [key for key, run in runs.items() if run["test"] is None] == ["distilled", "labels-alone"]
+    assert "widths times" in runs["best-1"]["calibration"]
+    best = min(("best-0", "best-1"), key=lambda key: runs[key]["validation"]["calibration"]["nll"])
+    published = (tiny / "models" / "resnet20-mnist.pocket").read_bytes()
+    assert published == (tiny / "work" / "frontier-mnist" / f"{best}.pocket").read_bytes()
+    assert f'"seed": {best[-1]}' in (tiny / "models" / "resnet20-mnist.json").read_text()
+    text = frontier.section(result)
+    assert "| at most 30,000 | " in text and "with labels alone" in text and "best, 2 seeds" in text
     assert frontier.RESULT.with_suffix(".svg").exists()
+    with pytest.raises(SystemExit):
+        run(frontier, tiny, monkeypatch, "--set", name, "--parts", "nonsense", name=name)
 
 
 def test_a_training_killed_between_its_stages_ends_with_the_same_bits(
