@@ -22,11 +22,11 @@ import torch
 import pocketbayes as pb
 from experiments.record import Summary, save_figure, summary, versions
 from experiments.resnet20 import DRAWS, METRICS, PRIOR, TEMPERATURE, Bench, arguments, scores
+from experiments.train_network import MODELS
 from pocketbayes.cli.card import card_of
 from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
-MODELS = Path(__file__).parent / "models"
 SEEDS = 3
 PLAN = pb.Plan(prior=PRIOR, temperature=TEMPERATURE, distillation=0.5, calibrate=True, samples=16)
 
@@ -141,15 +141,13 @@ def main() -> None:
     parser.set_defaults(network=None)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    network = args.network or Path(f"runs/resnet20_{args.set}/network.safetensors")
+    network = args.network or MODELS / f"resnet20-{args.set}-start.pocket"
     name, planned = f"frontier-{args.set}", parts(COURSES[args.set])
     bench = Bench(args.set, args.data, args.rows / name, args.work / name, network)
     bench.work.mkdir(parents=True, exist_ok=True)
     if unknown := set(args.parts or ()) - set(planned):
         parser.error(f"no such part: {', '.join(sorted(unknown))}. There are {', '.join(planned)}.")
-    start = bench.measured(
-        "start", lambda: {"bytes": network.stat().st_size, "test": bench.score(bench.plain())}
-    )
+    start = bench.measured("start", bench.start)
     wanted = {part for part in planned if args.parts is None or part in args.parts}
     there = {part for part in planned if (bench.rows / f"{part}.json").exists()}
     runs = {part: compressed(bench, part, planned[part]) for part in planned if part in wanted | there}

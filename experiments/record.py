@@ -62,6 +62,12 @@ def summary(groups: Iterable[Sequence[float]]) -> Summary:
     return Summary(float(means.mean()), float(error), len(means))
 
 
+def marked(gap: Summary) -> str:
+    """Bold where the difference is clear."""
+    text = f"{gap.mean:+.3f} ± {gap.error:.3f}" if gap.groups > 1 else f"{gap.mean:+.3f}"
+    return f"**{text}**" if gap.clear else text
+
+
 def listed(names: Sequence[str]) -> str:
     """Names in quotes, since they hold commas."""
     return ", ".join(f"“{name}”" for name in names) or "none"

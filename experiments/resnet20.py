@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import pocketbayes as pb
 from experiments.record import kept
-from experiments.train_network import augmentation, splits
+from experiments.train_network import MODELS, augmentation, load_start, splits
 from pocketbayes import data, nets
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 
@@ -47,7 +46,7 @@ class Bench:
     folder: str | None  # of the data sets
     rows: Path  # one json file for each
     work: Path
-    network: Path | None = None  # trained weights; None is a fresh network
+    network: Path | None = None  # the trained one, a pocket file; None is a fresh network
 
     @cached_property
     def _splits(self) -> tuple[data.DataSet, data.DataSet]:
@@ -82,9 +81,12 @@ class Bench:
             raise ValueError(
                 "no trained network was given. Pass --network, written by experiments.train_network."
             )
-        network = self.fresh()
-        network.load_state_dict(load_file(self.network))
-        return network
+        return load_start(self.network, self._splits[0].shape[0])
+
+    def start(self) -> dict[str, Any]:
+        """The trained network's row, with the bytes of its numbers in fp32."""
+        plain = self.plain()
+        return {"bytes": 4 * sum(t.numel() for t in plain.state_dict().values()), "test": self.score(plain)}
 
     # --- stage 1 -------------------------------------------------------------------------------------------------
 
@@ -180,7 +182,7 @@ def arguments(description: str | None, *, network: bool = True) -> argparse.Argu
         parser.add_argument(
             "--network",
             type=Path,
-            default=Path("runs/resnet20_cifar10/network.safetensors"),
+            default=MODELS / "resnet20-cifar10-start.pocket",
             help="from experiments.train_network",
         )
     parser.add_argument(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.record import Summary, listed, save_figure, summary
+from experiments.record import Summary, listed, marked, save_figure, summary
 from experiments.structure_plans import DETERMINISTIC
 
 PAPER = {"vanilla": 0.115, "best": 0.076}  # RMSE on energy
@@ -75,12 +75,6 @@ def table(part: dict[str, Any]) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def marked(gap: Summary) -> str:
-    """Bold where the difference is clear."""
-    text = f"{gap.mean:+.3f} ± {gap.error:.3f}" if gap.groups > 1 else f"{gap.mean:+.3f}"
-    return f"**{text}**" if gap.clear else text
 
 
 def controls(rows: Rows) -> list[tuple[str, str]]:

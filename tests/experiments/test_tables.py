@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import pocketbayes as pb
 from experiments import frontier, resnet20, table4, table5, table6, table7, table8, table10, train_network
@@ -54,7 +53,8 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(module, "RESULT", tmp_path / f"{module.__name__.rpartition('.')[2]}.json")
     torch.manual_seed(0)
     for name, channels in (("cifar10", 3), ("mnist", 1)):
-        save_file(nets.resnet20(in_channels=channels).state_dict(), tmp_path / f"{name}.safetensors")
+        start = pb.bayesianize(nets.resnet20(in_channels=channels), sigma=pb.Constant(1e-4))
+        pb.save(start, tmp_path / f"{name}.pocket")
     return tmp_path
 
 
@@ -66,7 +66,7 @@ def run(
 
     network = [
         "--network",
-        str(folder / f"{name}.safetensors"),
+        str(folder / f"{name}.pocket"),
         "--work",
         str(folder / "work"),
         "--rows",
@@ -140,7 +140,7 @@ def test_foreign_images_are_told_apart_by_every_model(tiny: Path, monkeypatch: p
     other.mkdir()
     for file in table7.FOREIGN.values():
         np.savez(other / file, x=np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8))
-    bench = resnet20.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.safetensors")
+    bench = resnet20.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
     table5.ablated(bench, "neither", 0)
     pocket = tiny / "work" / "neither-0.pocket"
     result = run(table7, tiny, monkeypatch, "--ood", str(other), "--pockets", str(pocket))
@@ -186,7 +186,7 @@ def test_a_training_killed_between_its_stages_ends_with_the_same_bits(
     works = [tiny / "whole", tiny / "killed"]
     for work in works:
         work.mkdir()
-    record = train_network.train("cifar10", "", work=works[0], **settings)
+    record = train_network.train("cifar10", "", work=works[0], models=works[0], **settings)
     assert len(record["training_nll"]) == 4 and record["training_nll"][-1] < record["training_nll"][0]
     sides = []
 
@@ -199,13 +199,15 @@ def test_a_training_killed_between_its_stages_ends_with_the_same_bits(
     fit_map = pb.fit_map
     monkeypatch.setattr(pb, "fit_map", killed)
     with pytest.raises(KeyboardInterrupt):
-        train_network.train("cifar10", "", work=works[1], **settings)
+        train_network.train("cifar10", "", work=works[1], models=works[1], **settings)
     assert sides == [6, 8]
     monkeypatch.setattr(pb, "fit_map", fit_map)
-    again = train_network.train("cifar10", "", work=works[1], **settings)
+    again = train_network.train("cifar10", "", work=works[1], models=works[1], **settings)
     assert again["training_nll"] == record["training_nll"]
-    files = [(work / "network.safetensors").read_bytes() for work in works]
+    files = [(work / "resnet20-cifar10-start.pocket").read_bytes() for work in works]
     assert files[0] == files[1]
+    exact, small = record["validation"]["trained"], record["validation"]["in the file"]
+    assert small["nll"] == pytest.approx(exact["nll"], abs=0.1) and len(files[0]) == record["bytes"]
 
 
 def test_the_learning_rate_goes_up_and_down_once() -> None:
