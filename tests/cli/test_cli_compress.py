@@ -136,6 +136,14 @@ def test_the_network_as_it_came_teaches_if_asked_to(
     assert all(batch.target.shape == (batch.size, 10) for batch in batches)  # soft targets
 
 
+def test_widths_are_calibrated_if_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, calibrated = (result(line, capsys) for line in (SMALL, f"{SMALL} --calibrate --restart"))
+    assert [stage["name"] for stage in calibrated["stages"]][-2:] == ["calibration", "file"]
+    before, after = (record["stages"][-2]["metrics"]["nll"] for record in (plain, calibrated))
+    assert after <= before and "--calibrate" in calibrated["command"]
+    assert (here / "made.pocket").stat().st_size <= 2600
+
+
 def test_a_regression_cannot_be_distilled(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "compress --net mlp:8 --weights line.safetensors --data shopnets:line --max-bytes 500 --out made"
     message = complaint(f"{line} --distillation 0.5", 2, capsys)
