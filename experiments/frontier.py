@@ -28,7 +28,7 @@ from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 SEEDS = 3
-PLAN = pb.Plan(prior=PRIOR, temperature=TEMPERATURE, distillation=0.5, calibrate=True, samples=16)
+PLAN = pb.Plan(prior=PRIOR, temperature=TEMPERATURE, distillation=0.5, calibrate=True)
 
 
 class Course(NamedTuple):
