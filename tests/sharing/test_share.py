@@ -82,6 +82,19 @@ def test_shared_weights_hold_a_codebook_labels_and_outliers_and_nothing_else(tra
     assert sum(p.numel() for p in shared.parameters()) == 2 * book.components + 2 * outliers + biases
 
 
+def test_a_plain_copy_of_shared_weights_can_be_converted_again(trained: nn.Module) -> None:
+    """Also where no weight is an outlier, and the parameter that was is empty."""
+    shared = shared_by(trained, pb.Rate(components=8, escape_bits=None))
+    plain = pb.to_deterministic(shared)
+    assert all(parameter.requires_grad for parameter in plain.parameters())
+    pb.bayesianize(plain)
+    assert len(stochastic_weights(plain)) == len(weights(shared))
+    frozen = copy.deepcopy(trained)
+    first = next(iter(stochastic_weights(frozen)))
+    first.original.requires_grad_(False)
+    assert not pb.to_deterministic(frozen).get_parameter(first.path).requires_grad
+
+
 def test_labels_name_each_weights_own_law(trained: nn.Module) -> None:
     shared = shared_by(trained, pb.Rate(trade=0.1))
     for before, after in zip(stochastic_weights(trained), stochastic_weights(shared), strict=True):

@@ -247,7 +247,9 @@ def to_deterministic(model: nn.Module, seed: int | None = None) -> nn.Module:
     for site in list(sites(plain)):
         key = id(site.weight)
         if key not in parameters:
-            parameters[key] = nn.Parameter(values[key], requires_grad=site.original.requires_grad)
+            # Shared weights without outliers have an empty original, which is frozen; they are not.
+            trainable = site.original.requires_grad or not site.original.numel()
+            parameters[key] = nn.Parameter(values[key], requires_grad=trainable)
         unregister(site.owner, site.name, parameters[key])
     _remove_hooks(plain)
     return plain
