@@ -19,7 +19,15 @@ import torch
 from torch import Tensor
 
 SOURCE = Path(__file__).with_name("draws.cpp")
-FLAGS = ("-O3", "-march=native", "-ffast-math", "-std=c++17", "-shared", "-fPIC", "-Wno-ignored-attributes")
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-Wno-ignored-attributes")
+# Sums in any order.  Not -ffast-math, which makes the whole process flush denormals once the library is loaded.
+FLAGS += (
+    "-fassociative-math",
+    "-freciprocal-math",
+    "-fno-signed-zeros",
+    "-fno-trapping-math",
+    "-fno-math-errno",
+)
 WIDEST = 64
 COMPILER = os.environ.get("CXX", "c++")
 
@@ -40,9 +48,10 @@ def usable() -> bool:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Compiled once for each version of the source, into the user's cache."""
+    """Compiled once for each version of the source and the flags, into the user's cache."""
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pocketbayes"
-    built = folder / f"draws-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
+    version = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:12]
+    built = folder / f"draws-{version}.so"
     if not built.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:

@@ -165,8 +165,6 @@ def run_chunk(
     steps: int | None = None,
 ) -> None:
     """One part, unless it is there."""
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
     name, split, seed = chunk
     path = work / estimator / f"{name}_{split}_{seed}.json"
     if not path.exists():
@@ -177,8 +175,15 @@ def run_chunk(
         print(f"{estimator} {name} split {split} seed {seed}: {part['seconds']} s, LPP {lpp}", flush=True)
 
 
+def _prepare_process() -> None:
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
 def run_all(data: Path, work: Path, estimators: Sequence[str], compiled: bool, processes: int) -> None:
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_prepare_process
+    ) as pool:
         jobs = [
             pool.submit(run_chunk, data, work, estimator, chunk, compiled)
             for estimator in estimators

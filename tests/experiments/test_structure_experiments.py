@@ -361,6 +361,7 @@ def test_a_broken_run_goes_on_where_it_stopped(
     structure_uci.RESULT.write_text(json.dumps(result))
     structure_uci.unpack(tmp_path / "elsewhere")
     assert structure_uci.assemble(tmp_path, tmp_path / "elsewhere") == result
+    assert torch.tensor(1e-40) * 1.0 > 0  # denormals are still there for everybody else
 
 
 def test_the_gap_has_no_points_and_points_are_noisy_values_of_the_function() -> None:
