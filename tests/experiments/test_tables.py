@@ -154,7 +154,7 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "mnist"
-    monkeypatch.setattr(frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1)})
+    monkeypatch.setattr(frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1, 1)})
     monkeypatch.setattr(frontier, "SEEDS", 2)
     monkeypatch.setattr(frontier, "PLAN", replace(frontier.PLAN, samples=2))
     monkeypatch.setattr(frontier, "MODELS", tiny / "models")
