@@ -2,7 +2,7 @@
 
     python -m experiments.train_network --data DIR --set cifar10 --epochs 40
     python -m experiments.frontier --data DIR --set cifar10
-    python -m experiments.train_network --data DIR --set mnist --epochs 12
+    python -m experiments.train_network --data DIR --set mnist --epochs 8
     python -m experiments.frontier --data DIR --set mnist
 
 `pb.compress` from the network that `train_network` trained: each budget takes a few epochs, the best row more, with three

@@ -15,6 +15,7 @@ PAGE = Path(__file__).parent.parent / "RESULTS.md"
 EXPERIMENTS = (
     "digits_calibration",
     "digits_frontier",
+    "frontier",
     "resnet20_rate",
     "resnet20_paper",
     "mixture_likelihood",
