@@ -1,6 +1,7 @@
 """Train ResNet-20 from scratch, the plain network that the tables and our own pocket files start from.
 
     python -m experiments.train_network --data DIR --set cifar10 --epochs 40
+    python -m experiments.train_network --data DIR --set cifar10 --epochs 40 --lr 0.1 --again     # one more cycle
 
 SGD with momentum and one cycle of the learning rate; random shifts, and mirror images for CIFAR-10, whose first epochs see
 windows of 24 x 24 pixels, 44 % less work.  Validation images are held out of the training set, the test set is not touched.
@@ -77,14 +78,23 @@ def train(
     seed: int,
     work: Path,
     models: Path = MODELS,
+    again: bool = False,
 ) -> dict[str, Any]:
     training, validation = splits(name, folder, seed)
+    path = models / f"resnet20-{name}-start.pocket"
     torch.manual_seed(seed)
     net = nets.resnet20(in_channels=training.shape[0]).to(memory_format=torch.channels_last)
+    earlier: list[dict[str, Any]] = []
+    if again:
+        net = load_start(path, training.shape[0])
+        last = json.loads(path.with_suffix(".json").read_text())
+        earlier = [*last.pop("earlier"), last]
+        seed, work = seed + len(earlier), work / f"cycle-{len(earlier)}"
+        work.mkdir(parents=True, exist_ok=True)
     curve: list[Epoch] = []
     for stage in stages(name, epochs):
         loader = training.batches(BATCH, shuffle=True, augment=stage.augment)
-        before, steps = len(curve) * len(loader), epochs * len(loader)
+        done, steps = len(curve) * len(loader), epochs * len(loader)
         history = pb.fit_map(
             net,
             loader,
@@ -92,8 +102,8 @@ def train(
             optimizer=lambda groups: torch.optim.SGD(
                 groups[0]["params"], lr=lr, momentum=0.9, weight_decay=weight_decay, nesterov=True
             ),
-            schedule=lambda optimizer, before=before, steps=steps: torch.optim.lr_scheduler.LambdaLR(
-                optimizer, lambda step: one_cycle((before + step) / steps)
+            schedule=lambda optimizer, done=done, steps=steps: torch.optim.lr_scheduler.LambdaLR(
+                optimizer, lambda step: one_cycle((done + step) / steps)
             ),
             checkpoint=work / f"{stage.name}.safetensors",
             checkpoint_seconds=120.0,
@@ -103,11 +113,11 @@ def train(
         )
         curve += history.epochs
     exact = pb.evaluate(net, validation.batches(500))
-    path = models / f"resnet20-{name}-start.pocket"
     size = save_start(net, training, path, seed)
     small = pb.evaluate(load_start(path, training.shape[0]), validation.batches(500))
     record = {
-        "command": f"python -m experiments.train_network --data DIR --set {name} --epochs {epochs} --lr {lr} --weight-decay {weight_decay} --seed {seed}",
+        "command": f"python -m experiments.train_network --data DIR --set {name} --epochs {epochs} --lr {lr} --weight-decay {weight_decay} --seed {seed - len(earlier)}"
+        + " --again" * again,
         "seed": seed,
         "epochs": epochs,
         "seconds": round(sum(e.seconds for e in curve)),
@@ -118,6 +128,7 @@ def train(
         },
         "bytes": size,
         "versions": versions(),
+        "earlier": earlier,
     }
     write_atomically(path.with_suffix(".json"), (json.dumps(record, indent=1) + "\n").encode())
     return record
@@ -153,6 +164,9 @@ def main() -> None:
     parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
+        "--again", action="store_true", help="one more cycle for the network that is in experiments/models"
+    )
+    parser.add_argument(
         "--work", type=Path, help="folder of unfinished training; runs/resnet20_SET by default"
     )
     given = parser.parse_args()
@@ -166,6 +180,7 @@ def main() -> None:
         weight_decay=given.weight_decay,
         seed=given.seed,
         work=work,
+        again=given.again,
     )
     print(f"{record['bytes']:,} bytes", json.dumps(record["validation"]))
 

@@ -206,6 +206,11 @@ def test_a_training_killed_between_its_stages_ends_with_the_same_bits(
     assert again["training_nll"] == record["training_nll"]
     files = [(work / "resnet20-cifar10-start.pocket").read_bytes() for work in works]
     assert files[0] == files[1]
+    more = train_network.train("cifar10", "", work=works[1], models=works[1], again=True, **settings)
+    assert more["earlier"] == [{k: v for k, v in again.items() if k != "earlier"}]
+    assert more["training_nll"][-1] < again["training_nll"][-1] and more["command"].endswith(
+        "--seed 0 --again"
+    )
     exact, small = record["validation"]["trained"], record["validation"]["in the file"]
     assert small["nll"] == pytest.approx(exact["nll"], abs=0.1) and len(files[0]) == record["bytes"]
 
