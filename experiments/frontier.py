@@ -28,6 +28,7 @@ from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 SEEDS = 3
+TICKS = (20, 50, 100, 200, 500, 1000)  # KB, in the figure
 PLAN = pb.Plan(prior=PRIOR, temperature=TEMPERATURE, distillation=0.5, calibrate=True)
 
 
@@ -259,21 +260,23 @@ def _panel(ax: Any, name: str, part: dict[str, Any], metric: str, place: int) ->
         for kind in ("budget-", "best-")
     }
     runs, best = kinds["budget-"], kinds["best-"]
-    ax.plot(
-        [r["bytes"] / 1e3 for r in runs], [scale * r["test"][metric] for r in runs], "o-", label="pocketbayes"
-    )
+    if runs:
+        sizes, values = [r["bytes"] / 1e3 for r in runs], [scale * r["test"][metric] for r in runs]
+        ax.plot(sizes, values, "o-", label="pocketbayes")
     ax.plot(
         [r["bytes"] / 1e3 for r in best],
         [scale * r["test"][metric] for r in best],
         "*",
         markersize=11,
-        label="longer training",
+        label="pocketbayes, longer training" if runs else "pocketbayes",
     )
     for marker, (other, values) in zip("sD", OTHERS[name].items(), strict=True):
         ax.plot(values[0] / 1e3, scale * values[1 + place], marker, label=other)
     start = part["start"]
     ax.plot(start["bytes"] / 1e3, scale * start["test"][metric], "k^", label="start, deterministic")
     ax.set_xscale("log")
+    ax.set_xticks(TICKS, [f"{tick:,}" for tick in TICKS])
+    ax.minorticks_off()
     ax.set_xlabel("file (KB)")
     ax.set_ylabel({"accuracy": "accuracy (%)", "nll": "NLL (nats)", "ece": "ECE"}[metric])
     ax.set_title(name)
