@@ -121,9 +121,10 @@ def validation_nll(run: dict[str, Any]) -> float:
 
 def publish(bench: Bench, runs: dict[str, dict[str, Any]], command: str) -> None:
     """The best seed's file, by validation NLL, with its report, beside the experiments."""
-    best = min(
-        (name for name in runs if name.startswith("best-")), key=lambda name: validation_nll(runs[name])
-    )
+    seeds = [name for name in runs if name.startswith("best-")]
+    if not seeds:
+        return
+    best = min(seeds, key=lambda name: validation_nll(runs[name]))
     file = bench.work / f"{best}.pocket"
     if file.exists():
         MODELS.mkdir(exist_ok=True)
@@ -180,12 +181,13 @@ ResNet-20 trained from scratch by `experiments.train_network`, then `pb.compress
 def table(name: str, part: dict[str, Any]) -> str:
     course, start, runs = COURSES[name], part["start"], part["runs"]
     best = [run for key, run in runs.items() if key.startswith("best-")]
-    means = [summary([[run["test"][key]] for run in best]) for key in METRICS]
-    sizes = [run["bytes"] for run in best]
-    size = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
-    cells = [_cell(means[0], 100, 2), _cell(means[1], 1, 4), _cell(means[2], 1, 4)]
     lines = [_line("start, deterministic", start["bytes"], start["test"])]
-    lines.append(f"| **best, {len(best)} seed{'s' * (len(best) > 1)}** | {size} | {' | '.join(cells)} |")
+    if best:
+        means = [summary([[run["test"][key]] for run in best]) for key in METRICS]
+        sizes = [run["bytes"] for run in best]
+        size = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
+        cells = [_cell(means[0], 100, 2), _cell(means[1], 1, 4), _cell(means[2], 1, 4)]
+        lines.append(f"| **best, {len(best)} seed{'s' * (len(best) > 1)}** | {size} | {' | '.join(cells)} |")
     lines += [
         _line(f"at most {run['max_bytes']:,}", run["bytes"], run["test"])
         for key, run in runs.items()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from experiments.record import kept
-from experiments.train_network import MODELS, augmentation, load_start, splits
+from experiments.train_network import MODELS, architecture, augmentation, load_start, splits
 from pocketbayes import data, nets
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 
@@ -71,9 +71,7 @@ class Bench:
         return nets.resnet20(**self.architecture()).to(memory_format=torch.channels_last)
 
     def architecture(self) -> dict[str, Any]:
-        """What `nets.resnet20` is asked for."""
-        channels = self._splits[0].shape[0]
-        return {} if channels == 3 else {"in_channels": channels}
+        return architecture(self._splits[0])
 
     def plain(self) -> nn.Module:
         """The trained network."""

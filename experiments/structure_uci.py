@@ -5,7 +5,7 @@
 tanh MLPs [d, 50, 50, outputs], N(0, 1) priors, fixed observation noise on standardised targets.  Split s tests on the
 s-th fifth of the shuffled rows; energy has five seeds a split, the others one.  All schemes of a split and seed
 start alike and see the same noise.  Settings are the paper's, but for shorter MAP training: 16 draws of the weights for
-each step, on all rows.  The same was measured with the local reparameterisation on 256 random rows, a third as much work, with
+each step, on all rows.  The same was measured with the local reparameterisation on 256 random rows, much less work, with
 more controls (“rows as heavy” was added after a pilot of 2 000 steps on energy).
 Parts are kept under --work, so a broken run goes on where it stopped; with --extend it goes on, on another machine too, from
 those that the result file holds.

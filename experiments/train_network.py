@@ -6,7 +6,8 @@
 SGD with momentum and one cycle of the learning rate; random shifts, and mirror images for CIFAR-10, whose first epochs see
 windows of 24 x 24 pixels, 44 % less work.  Validation images are held out of the training set, the test set is not touched.
 Killed and started again, it goes on where it was.  What comes out is experiments/models/resnet20-SET-start.pocket, with the
-network as the means of a posterior so narrow that sharing changes nothing, and the record of its training beside it.
+network as the means of a posterior so narrow that sharing changes next to nothing, and the record of its training beside
+it.  Rows in experiments/rows that were measured from an earlier network are to be removed then.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ def augmentation(name: str) -> Any:
     if name == "mnist":
         return partial(data.crop_flip, padding=2, flip=False)
     return data.crop_flip
+
+
+def architecture(images: data.DataSet) -> dict[str, Any]:
+    """What `nets.resnet20` is asked for."""
+    channels = images.shape[0]
+    return {} if channels == 3 else {"in_channels": channels}
 
 
 class Stage(NamedTuple):
@@ -141,8 +148,7 @@ def save_start(net: nn.Module, training: data.DataSet, path: Path, seed: int) ->
     sigma = pb.laplace_sigma(net, found, len(training), prior=0.2, temperature=0.001)
     pb.bayesianize(posterior, prior=pb.ZeroMean(0.2), sigma=sigma)
     pb.share(posterior, pb.Rate(trade=0.25, components=256))
-    channels = training.shape[0]
-    card = card_of("resnet20", {} if channels == 3 else {"in_channels": channels}, training)
+    card = card_of("resnet20", architecture(training), training)
     path.parent.mkdir(parents=True, exist_ok=True)
     return pb.save(posterior, path, metadata=card.metadata()).total
 

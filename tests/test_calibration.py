@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,17 +73,19 @@ def test_no_factor_on_a_grid_is_better(shared: bool) -> None:
     model = classifier(scale=2.0, sigma=1.0)
     if shared:
         pb.share(model, pb.Rate(components=4))
-    before = widths(model)
+    before, tried = widths(model), list[float]()
+    for factor in grid:
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for name, rho in other.named_parameters():
+                if name.endswith("rho"):
+                    rho.copy_((factor * rho.exp().log1p()).expm1().log())  # softplus and back
+        tried.append(pb.evaluate(other, loader, samples=samples)["nll"])
     found = pb.calibrate(model, loader, samples=samples)
     torch.testing.assert_close(widths(model), found.factor * before)
     best = widths(model)
-    tried = []
-    for factor in grid:
-        other = classifier(scale=2.0, sigma=factor)
-        tried.append(pb.evaluate(other, loader, samples=samples)["nll"])
-    if not shared:
-        assert found.nll_before == pytest.approx(tried[8], abs=1e-6)
-        assert found.nll_after <= min(tried) + 1e-5 < tried[8]
+    assert found.nll_before == pytest.approx(tried[8], abs=1e-6)
+    assert found.nll_after <= min(tried) + 1e-5 < tried[8]
     assert found.nll_after == pytest.approx(pb.evaluate(model, loader, samples=samples)["nll"], abs=1e-7)
     again = pb.calibrate(model, loader, samples=samples)
     assert again.factor == pytest.approx(1.0, abs=0.03)
@@ -94,6 +99,22 @@ def test_widths_that_are_best_as_they_are_keep_their_bits() -> None:
         before = widths(model).clone()
     assert found.factor == 1.0 and found.nll_after == found.nll_before
     pb.calibrate(model, loader)
+    assert torch.equal(widths(model), before)
+
+
+def test_an_interruption_leaves_the_widths_as_they_were() -> None:
+    model, batches = classifier(scale=2.0, sigma=1.0), list(classes())
+    before, asked = widths(model), []
+
+    class Interrupted:
+        def __iter__(self) -> Iterator[Any]:
+            asked.append(1)
+            if len(asked) == 4:
+                raise KeyboardInterrupt
+            return iter(batches)
+
+    with pytest.raises(KeyboardInterrupt):
+        pb.calibrate(model, Interrupted())
     assert torch.equal(widths(model), before)
 
 

@@ -42,7 +42,7 @@ def calibrate(
 
     The model is changed in place; a file of it stays as large as it is.  Factors are judged with the same draws, so the
     NLL is a smooth function of them, and Brent's method finds its minimum between 1/4 and 4.  Use data held out of
-    training, and not the test set.  The widths stay as they are unless others are better.
+    training, and not the test set.  The widths stay as they are unless others are better, and when it is interrupted.
     """
     require_bayesian(model)
     widths = [(rho, rho.detach().clone()) for rho in _rhos(model)]
@@ -58,14 +58,17 @@ def calibrate(
         steps.advance(f"factor {math.exp(log_factor):.2f}, NLL {found:.4f}")
         return found
 
-    reach = math.log(WIDEST)
-    with bar("calibrate", TRIES + 1, enabled=progress) as steps:
-        before = nll(0.0)
-        found = minimize_scalar(
-            nll, bounds=(-reach, reach), method="bounded", options={"maxiter": TRIES, "xatol": 0.01}
-        )
-    factor, after = (math.exp(found.x), float(found.fun)) if found.fun < before else (1.0, before)
-    scale(factor)
+    reach, factor = math.log(WIDEST), 1.0
+    try:
+        with bar("calibrate", TRIES + 1, enabled=progress) as steps:
+            before = after = nll(0.0)
+            found = minimize_scalar(
+                nll, bounds=(-reach, reach), method="bounded", options={"maxiter": TRIES, "xatol": 0.01}
+            )
+        if found.fun < before:
+            factor, after = math.exp(found.x), float(found.fun)
+    finally:
+        scale(factor)
     return Calibration(factor, before, after)
 
 
