@@ -6,7 +6,7 @@
     python -m experiments.frontier --data DIR --set mnist
 
 `pb.compress` from the network that `train_network` trained: each budget takes a few epochs, the best row more, with three
-seeds; two short runs show what distillation is worth.  Widths are calibrated on validation images, and those choose
+seeds; short runs show what distillation is worth, from the network itself and from its earlier cycles too.  Widths are calibrated on validation images, and those choose
 the seed whose file goes to experiments/models.  The test set is used once for each file, loaded back from disk.
 """
 
@@ -65,9 +65,10 @@ class Part(NamedTuple):
     max_bytes: int
     plan: pb.Plan
     tested: bool = True
+    alone: bool = False  # taught by the network it starts from, without that one's earlier cycles
 
 
-def parts(course: Course) -> dict[str, Part]:
+def parts(course: Course, teachers: int) -> dict[str, Part]:
     """By name, the most important first."""
     best = replace(PLAN, epochs=course.longest, settling_epochs=course.settling)
     short = replace(PLAN, epochs=course.short)
@@ -76,6 +77,7 @@ def parts(course: Course) -> dict[str, Part]:
         **{f"budget-{size}": Part(size, replace(PLAN, epochs=course.long)) for size in course.budgets},
         **{f"best-{seed}": Part(course.best, replace(best, seed=seed)) for seed in range(1, SEEDS)},
         "distilled": Part(course.best, short, tested=False),
+        **({"self-taught": Part(course.best, short, tested=False, alone=True)} if teachers > 1 else {}),
         "labels-alone": Part(course.best, replace(short, distillation=0.0), tested=False),
     }
 
@@ -85,6 +87,7 @@ def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         path = bench.work / f"{name}.pocket"
+        teachers = None if part.alone or not part.plan.distillation else bench.teachers()
         report = pb.compress(
             bench.plain(),
             bench.training(),
@@ -92,6 +95,7 @@ def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
             validation_loader=bench.validation(),
             max_bytes=part.max_bytes,
             plan=part.plan,
+            teacher=teachers,
             metadata=card_of("resnet20", bench.architecture(), bench.test_set()).metadata(),
             checkpoints=bench.work / f"{name}-checkpoints",
             progress=False,
@@ -145,8 +149,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     network = args.network or MODELS / f"resnet20-{args.set}-start.pocket"
-    name, planned = f"frontier-{args.set}", parts(COURSES[args.set])
+    name = f"frontier-{args.set}"
     bench = Bench(args.set, args.data, args.rows / name, args.work / name, network)
+    planned = parts(COURSES[args.set], len(bench.teachers()))
     bench.work.mkdir(parents=True, exist_ok=True)
     if unknown := set(args.parts or ()) - set(planned):
         parser.error(f"no such part: {', '.join(sorted(unknown))}. There are {', '.join(planned)}.")
@@ -222,13 +227,18 @@ def stages_paragraph(runs: dict[str, Any]) -> str:
 
 
 def distillation_paragraph(runs: dict[str, Any]) -> str:
+    taught = {
+        "distilled": "with half of the targets from the network and its earlier cycles",
+        "self-taught": "from the network alone",
+        "labels-alone": "with labels alone",
+    }
     if not {"distilled", "labels-alone"} <= runs.keys():
         return ""
-    told = [list(runs[name]["validation"].values())[-1] for name in ("distilled", "labels-alone")]
-    half, none = (
-        f"{100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f}" for found in told
-    )
-    return f" Distillation, in short runs at the best row's budget, validation images: {half} with half of the targets from the network as it came, {none} with labels alone."
+    told = []
+    for name in (name for name in taught if name in runs):
+        found = list(runs[name]["validation"].values())[-1]
+        told.append(f"{100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f} {taught[name]}")
+    return f" Distillation, in short runs at the best row's budget, validation images: {', '.join(told)}."
 
 
 def _cell(found: Summary, scale: int, digits: int) -> str:

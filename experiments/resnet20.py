@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from experiments.record import kept
-from experiments.train_network import MODELS, architecture, augmentation, load_start, splits
+from experiments.train_network import MODELS, architecture, augmentation, load_start, splits, teachers
 from pocketbayes import data, nets
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 
@@ -80,6 +80,10 @@ class Bench:
                 "no trained network was given. Pass --network, written by experiments.train_network."
             )
         return load_start(self.network, self._splits[0].shape[0])
+
+    def teachers(self) -> list[nn.Module]:
+        """The trained network and its earlier cycles."""
+        return [] if self.network is None else teachers(self.network, self._splits[0].shape[0])
 
     def start(self) -> dict[str, Any]:
         """The trained network's row, with the bytes of its numbers in fp32."""

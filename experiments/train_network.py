@@ -7,7 +7,8 @@ SGD with momentum and one cycle of the learning rate; random shifts, and mirror 
 windows of 24 x 24 pixels, 44 % less work.  Validation images are held out of the training set, the test set is not touched.
 Killed and started again, it goes on where it was.  What comes out is experiments/models/resnet20-SET-start.pocket, with the
 network as the means of a posterior so narrow that sharing changes next to nothing, and the record of its training beside
-it.  Rows in experiments/rows that were measured from an earlier network are to be removed then.
+it.  One more cycle keeps the network it started from as resnet20-SET-cycle-N.pocket: snapshots of several cycles teach
+well together (`teachers`).  Rows in experiments/rows that were measured from an earlier network are to be removed then.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def train(
         net = load_start(path, training.shape[0])
         last = json.loads(path.with_suffix(".json").read_text())
         earlier = [*last.pop("earlier"), last]
+        write_atomically(models / f"resnet20-{name}-cycle-{len(earlier) - 1}.pocket", path.read_bytes())
         seed, work = seed + len(earlier), work / f"cycle-{len(earlier)}"
         work.mkdir(parents=True, exist_ok=True)
     curve: list[Epoch] = []
@@ -157,6 +159,12 @@ def load_start(path: Path, channels: int) -> nn.Module:
     """The plain network out of its file."""
     network: nn.Module = pb.to_deterministic(pb.load(path, nets.resnet20(in_channels=channels)))
     return network.to(memory_format=torch.channels_last)
+
+
+def teachers(path: Path, channels: int) -> list[nn.Module]:
+    """The network out of its file, and those of its earlier cycles."""
+    earlier = sorted(path.parent.glob(f"{path.stem.removesuffix('-start')}-cycle-*.pocket"))
+    return [load_start(each, channels) for each in (path, *earlier)]
 
 
 def main() -> None:

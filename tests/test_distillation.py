@@ -218,6 +218,19 @@ def test_a_bayesian_teacher_answers_at_its_means() -> None:
         torch.testing.assert_close(q, from_means)
 
 
+@pytest.mark.parametrize("kind", [list, tuple, nn.ModuleList])
+def test_several_teachers_answer_with_the_mean_of_their_probabilities(kind: Any) -> None:
+    teachers = [network(), network(), network()]
+    x, y = blobs(8).tensors
+    ((_, q),) = Distilled([(x, y)], kind(teachers), share=0.6)
+    with torch.no_grad():
+        logits = [teacher.eval()(x) for teacher in teachers]
+    mean = sum(softmax_by_hand(each) for each in logits) / 3
+    torch.testing.assert_close(q, 0.4 * torch.eye(3)[y] + 0.6 * mean)
+    of_logits = softmax_by_hand(sum(logits) / 3)
+    assert (mean - of_logits).abs().max() > 1e-3  # another thing
+
+
 def test_teacher_and_student_see_the_same_augmentation() -> None:
     teacher = network()
     x, y = blobs().tensors
@@ -314,8 +327,10 @@ BAD = {
     "no module": (
         lambda: Distilled(network(), loader()),
         ValueError,
-        "teacher must be an nn.Module, got DataLoader",
+        "teacher must be an nn.Module, or a list of them, got DataLoader",
     ),
+    "no teacher in a list": (lambda: Distilled(loader(), []), ValueError, "got an empty list"),
+    "something else in a list": (lambda: Distilled(loader(), [network(), 3]), ValueError, "got int"),
     "a regression": (lambda: through([], likelihood=Gaussian(0.1)), ValueError, "Categorical.*got Gaussian"),
     "a function": (lambda: through([], likelihood=F.cross_entropy), ValueError, "Categorical.*got Custom"),
     "labels out of range": (
@@ -433,6 +448,27 @@ def test_a_posterior_is_compressed_with_its_means_as_the_teacher(trained: nn.Mod
     plan = pb.Plan(**PLAN, distillation=0.5)
     path = tmp_path / "small.pocket"
     assert pb.compress(posterior, loader(), path=path, max_bytes=700, plan=plan, progress=False).bytes <= 700
+
+
+def test_compression_learns_from_the_teachers_it_is_given(trained: nn.Module, tmp_path: Path) -> None:
+    """Teachers that swap two classes, and no labels: so does the small network; with itself as the teacher, not."""
+    swapped = copy.deepcopy(trained)
+    for p in swapped[-1].parameters():
+        p.data = p.data[[1, 0, 2]]
+    x, y = blobs().tensors
+    answers = {}
+    for name, teacher in {"own": None, "two": [swapped, swapped]}.items():
+        student, plan = (
+            copy.deepcopy(trained),
+            pb.Plan(temperature=0.01, epochs=60, lr=0.01, distillation=1.0),
+        )
+        options: dict[str, Any] = {"plan": plan, "teacher": teacher, "progress": False}
+        pb.compress(student, loader(), path=tmp_path / name, max_bytes=2000, **options)
+        answers[name] = pb.predict(student, x).labels
+    assert (answers["own"] == y).float().mean() > 0.9
+    assert (answers["two"] == torch.tensor([1, 0, 2])[y]).float().mean() > 0.9
+    with pytest.raises(ValueError, match="the teacher has no share"):
+        pb.compress(trained, loader(), path=tmp_path / "x", max_bytes=700, teacher=swapped)
 
 
 def test_a_regression_cannot_be_distilled_and_is_left_as_it_was(tmp_path: Path) -> None:

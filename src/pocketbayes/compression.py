@@ -13,7 +13,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +92,7 @@ def compress(
     max_accuracy_drop: float | None = None,
     max_nll_rise: float | None = None,
     plan: Plan = Plan(),
+    teacher: nn.Module | Sequence[nn.Module] | None = None,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     num_data: int | None = None,
     precision: Precision = Precision(),
@@ -104,6 +105,7 @@ def compress(
     Args:
         validation_loader: data held out of training; needed for a budget of loss, and for the report's metrics.
         max_bytes, max_accuracy_drop, max_nll_rise: the budget, exactly one of them.
+        teacher: whose answers have `plan.distillation` of the targets, one network or several; the model by default.
         checkpoints: a folder; killed and called again, `compress` goes on where it was.
     """
     budget = Budget(max_bytes=max_bytes, max_accuracy_drop=max_accuracy_drop, max_nll_rise=max_nll_rise)
@@ -111,11 +113,14 @@ def compress(
         raise ValueError("compress: a budget of loss is judged on validation data. Pass validation_loader=.")
     if plan.calibrate and validation_loader is None:
         raise ValueError("compress: widths are calibrated on validation data. Pass validation_loader=.")
+    if teacher is not None and not plan.distillation:
+        raise ValueError("compress: the teacher has no share of the targets. Pass Plan(distillation=0.5).")
     job = _Job(
         model,
         train_loader,
         validation_loader,
         plan,
+        model if teacher is None else teacher,
         likelihood,
         num_data,
         precision,
@@ -148,6 +153,7 @@ class _Job:
         train_loader: Iterable[Any],
         validation_loader: Iterable[Any] | None,
         plan: Plan,
+        teacher: nn.Module | Sequence[nn.Module],
         likelihood: Likelihood | Callable[[Any, Any], Tensor] | None,
         num_data: int | None,
         precision: Precision,
@@ -159,9 +165,9 @@ class _Job:
         self.plan, self.precision, self.metadata, self.progress = plan, precision, metadata, progress
         self.likelihood = None if likelihood is None else as_likelihood(likelihood)
         self.num_data = num_data if num_data is not None else count_examples(train_loader)
-        self.lessons = train_loader  # to train on; perhaps with answers of the network as it came
-        if plan.distillation:
-            self.lessons = Distilled(train_loader, model, share=plan.distillation, likelihood=self.likelihood)
+        self.lessons = train_loader  # to train on; perhaps with a teacher's answers
+        if share := plan.distillation:
+            self.lessons = Distilled(train_loader, teacher, share=share, likelihood=self.likelihood)
         self.folder = None if checkpoints is None else Path(checkpoints)
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Learning from another network: targets that mix the labels with a teacher's answers."""
+"""Learning from other networks: targets that mix the labels with a teacher's answers, or with those of several."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import torch
@@ -20,13 +20,15 @@ from pocketbayes.posterior.weights import stochastic_weights
 class Distilled:
     """The batches of a loader with soft targets q = (1 - a) onehot(y) + a softmax(teacher(x)).
 
-    Eq. (22) of docs/method.md, for `fit`, `fit_map` or `nelbo` with a `Categorical` likelihood.  The teacher is copied
-    as it is now, a Bayesian one at its means, and asked in evaluation mode about the very inputs that are handed on,
-    augmented or not.  Positions that the labels leave out (`ignore_index`) stay left out: their q is zero.  Targets
-    that are soft already are mixed like labels.  The NLL of such batches contains the entropy of q; judge on labels.
+    Eq. (22) of docs/method.md, for `fit`, `fit_map` or `nelbo` with a `Categorical` likelihood.  Several teachers
+    answer with the mean of their probabilities.  They are copied as they are now, Bayesian ones at their means, and
+    asked in evaluation mode about the very inputs that are handed on, augmented or not.  Positions that the labels
+    leave out (`ignore_index`) stay left out: their q is zero.  Targets that are soft already are mixed like labels.
+    The NLL of such batches contains the entropy of q; judge on labels.
 
     Args:
         loader: batches `(x, ..., y)` or dicts; shuffling and random numbers are the loader's own.
+        teacher: a network, or a list of them.
         share: a, the part of the teacher, from 0 (labels alone) to 1.
         likelihood: the one to train with, which knows where the classes are in an output.
     """
@@ -34,19 +36,17 @@ class Distilled:
     def __init__(
         self,
         loader: Iterable[Any],
-        teacher: nn.Module,
+        teacher: nn.Module | Sequence[nn.Module],
         *,
         share: float = 0.5,
         likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     ) -> None:
         if not 0 <= share <= 1:
             raise ValueError(f"Distillation: the teacher's share must be from 0 to 1, got {share}.")
-        if not isinstance(teacher, nn.Module):
-            raise ValueError(f"Distillation: the teacher must be an nn.Module, got {type(teacher).__name__}.")
         self.loader, self.share = loader, share
         self.likelihood = require_classes(likelihood)
-        self.teacher = frozen(teacher)
-        self.device = next((p.device for p in self.teacher.parameters()), None)
+        self.teachers = [frozen(each) for each in several(teacher)]
+        self.device = next((p.device for each in self.teachers for p in each.parameters()), None)
 
     def __len__(self) -> int:
         if not isinstance(self.loader, Sized):
@@ -78,11 +78,27 @@ class Distilled:
     @torch.no_grad()
     def soft_targets(self, batch: Batch) -> Tensor:
         """q = (1 - a) onehot(y) + a softmax(teacher(x)), [N, C, ...]; zero where there is no label."""
-        logits = self.likelihood.logits(self.teacher(*batch.args, **batch.kwargs))
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        labels = self.likelihood.probabilities(logits, batch.target)
-        mixed = (1 - self.share) * labels + self.share * logits.softmax(1)
+        answers = [self._logits(teacher, batch) for teacher in self.teachers]
+        labels = self.likelihood.probabilities(answers[0], batch.target)
+        taught = torch.stack([logits.softmax(1) for logits in answers]).mean(0)
+        mixed = (1 - self.share) * labels + self.share * taught
         return torch.where(labels.sum(1, keepdim=True) > 0, mixed, 0.0)
+
+    def _logits(self, teacher: nn.Module, batch: Batch) -> Tensor:
+        logits = self.likelihood.logits(teacher(*batch.args, **batch.kwargs))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def several(teacher: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
+    """One teacher or more, or the complaint that there is none."""
+    teachers: list[Any] = list(teacher) if isinstance(teacher, (list, tuple, nn.ModuleList)) else [teacher]
+    for each in teachers or [None]:
+        if not isinstance(each, nn.Module):
+            raise ValueError(
+                "Distillation: the teacher must be an nn.Module, or a list of them, "
+                f"got {'an empty list' if each is None else type(each).__name__}."
+            )
+    return teachers
 
 
 def frozen(model: nn.Module) -> nn.Module:

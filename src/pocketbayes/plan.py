@@ -46,7 +46,7 @@ class Plan:
     lr: float = 2e-3
     rho_lr: float = 0.0  # of the latent widths while sharing; the Laplace widths are kept by default
     settling_lr: float = 3e-4
-    distillation: float = 0.0  # share of the answers of the network as it came in the targets; classes only
+    distillation: float = 0.0  # share of the teacher's answers in the targets; classes only
     calibrate: bool = False  # at the end, scale all widths by the factor that validation NLL prefers
     renew_every: int = 1  # steps between re-assignments; more is faster, and worse
     anneal: float = 0.25  # share of the steps in which lambda rises to its value

@@ -161,11 +161,13 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     first = run(frontier, tiny, monkeypatch, "--set", name, "--parts", "best-0", name=name)
     assert list(first[name]["runs"]) == ["best-0"]
     assert "| **best, 1 seed** | " in frontier.section(first)
+    (tiny / "mnist-cycle-0.pocket").write_bytes((tiny / "mnist.pocket").read_bytes())
     result = run(frontier, tiny, monkeypatch, "--set", name, name=name)
     runs = result[name]["runs"]
     assert runs["best-0"] == first[name]["runs"]["best-0"]
     assert all(run["bytes"] <= run["max_bytes"] for run in runs.values())
-    assert [key for key, run in runs.items() if run["test"] is None] == ["distilled", "labels-alone"]
+    untested = [key for key, run in runs.items() if run["test"] is None]
+    assert untested == ["distilled", "self-taught", "labels-alone"]
     assert "widths times" in runs["best-1"]["calibration"]
     best = min(("best-0", "best-1"), key=lambda key: runs[key]["validation"]["calibration"]["nll"])
     published = (tiny / "models" / "resnet20-mnist.pocket").read_bytes()
@@ -207,6 +209,10 @@ def test_a_training_killed_between_its_stages_ends_with_the_same_bits(
     files = [(work / "resnet20-cifar10-start.pocket").read_bytes() for work in works]
     assert files[0] == files[1]
     more = train_network.train("cifar10", "", work=works[1], models=works[1], again=True, **settings)
+    assert (works[1] / "resnet20-cifar10-cycle-0.pocket").read_bytes() == files[1]
+    taught = train_network.teachers(works[1] / "resnet20-cifar10-start.pocket", 3)
+    assert len(taught) == 2 and taught[0].state_dict().keys() == taught[1].state_dict().keys()
+    assert not torch.equal(*(teacher.get_parameter("conv1.weight") for teacher in taught))
     assert more["earlier"] == [{k: v for k, v in again.items() if k != "earlier"}]
     assert more["training_nll"][-1] < again["training_nll"][-1] and more["command"].endswith(
         "--seed 0 --again"
