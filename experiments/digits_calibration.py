@@ -13,7 +13,6 @@ noise, which neither net has seen.
 from __future__ import annotations
 
 import copy
-import json
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -27,10 +26,10 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
+from experiments.record import write_result
 from pocketbayes.cli.digits import BATCH, train_deterministic, untrained
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.data.batches import stratified_order
-from pocketbayes.files import write_atomically
 from pocketbayes.progress import track
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -215,7 +214,7 @@ def main() -> None:
         "grids": {"deterministic": BASELINE, "bayesian": BAYESIAN},
         "settings": settings,
     }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
     print(table(result))
 
 

@@ -9,7 +9,6 @@ test set used once for each file, loaded back from disk.  Writes digits_frontier
 from __future__ import annotations
 
 import copy
-import json
 import platform
 import tempfile
 import time
@@ -21,6 +20,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pocketbayes as pb
+from experiments.record import write_result
 from pocketbayes import data, nets
 from pocketbayes.data import hold_out
 
@@ -86,7 +86,7 @@ def main() -> None:
         "seconds": round(time.time() - started),
         "versions": {"torch": torch.__version__, "python": platform.python_version(), "threads": 1},
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
     plot(rows)
 
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import torch
 
 import pocketbayes as pb
-from experiments.record import Summary, save_figure, summary, versions
-from experiments.resnet20 import DRAWS, METRICS, PRIOR, TEMPERATURE, Bench, arguments, scores
+from experiments.record import save_figure, versions, write_result
+from experiments.resnet20 import DRAWS, METRICS, PRIOR, Bench, arguments, bench_of, quality, scores
 from experiments.train_network import MODELS
 from pocketbayes.cli.card import card_of
 from pocketbayes.files import write_atomically
@@ -29,7 +29,6 @@ from pocketbayes.files import write_atomically
 RESULT = Path(__file__).with_suffix(".json")
 SEEDS = 3
 TICKS = (20, 50, 100, 200, 500, 1000)  # KB, in the figure
-PLAN = pb.Plan(prior=PRIOR, temperature=TEMPERATURE, distillation=0.5, calibrate=True)
 
 
 class Course(NamedTuple):
@@ -41,11 +40,12 @@ class Course(NamedTuple):
     long: int  # epochs of sharing for the curve
     longest: int  # and for the best row
     settling: int  # epochs of settling for the best row; all others have one
+    temperature: float  # of the posterior
 
 
 COURSES = {
-    "cifar10": Course((200_000, 110_000, 64_000, 50_000, 40_000), 90_000, 2, 3, 5, 2),
-    "mnist": Course((60_000, 20_000), 30_000, 1, 2, 2, 1),
+    "cifar10": Course((200_000, 110_000, 64_000, 50_000, 40_000), 90_000, 2, 3, 5, 2, 0.01),
+    "mnist": Course((60_000, 20_000), 30_000, 1, 2, 2, 1, 0.02),
 }
 OTHERS = {  # bytes, accuracy, NLL, ECE: the paper's rows
     "cifar10": {
@@ -70,11 +70,14 @@ class Part(NamedTuple):
 
 def parts(course: Course, teachers: int) -> dict[str, Part]:
     """By name, the most important first."""
-    best = replace(PLAN, epochs=course.longest, settling_epochs=course.settling)
-    short = replace(PLAN, epochs=course.short)
+    plan = pb.Plan(
+        prior=PRIOR, temperature=course.temperature, distillation=0.5, calibrate=True, epochs=course.long
+    )
+    best = replace(plan, epochs=course.longest, settling_epochs=course.settling)
+    short = replace(plan, epochs=course.short)
     return {
         "best-0": Part(course.best, best),
-        **{f"budget-{size}": Part(size, replace(PLAN, epochs=course.long)) for size in course.budgets},
+        **{f"budget-{size}": Part(size, plan) for size in course.budgets},
         **{f"best-{seed}": Part(course.best, replace(best, seed=seed)) for seed in range(1, SEEDS)},
         "distilled": Part(course.best, short, tested=False),
         **({"self-taught": Part(course.best, short, tested=False, alone=True)} if teachers > 1 else {}),
@@ -133,10 +136,7 @@ def publish(bench: Bench, runs: dict[str, dict[str, Any]], command: str) -> None
     if file.exists():
         MODELS.mkdir(exist_ok=True)
         write_atomically(MODELS / f"resnet20-{bench.name}.pocket", file.read_bytes())
-        report = {"command": command, **runs[best]}
-        write_atomically(
-            MODELS / f"resnet20-{bench.name}.json", (json.dumps(report, indent=1) + "\n").encode()
-        )
+        write_result(MODELS / f"resnet20-{bench.name}.json", {"command": command, **runs[best]})
 
 
 def main() -> None:
@@ -145,12 +145,9 @@ def main() -> None:
     parser.add_argument(
         "--parts", nargs="*", help="make only these: best-0, budget-64000 ...; all by default"
     )
-    parser.set_defaults(network=None)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    network = args.network or MODELS / f"resnet20-{args.set}-start.pocket"
-    name = f"frontier-{args.set}"
-    bench = Bench(args.set, args.data, args.rows / name, args.work / name, network)
+    bench = bench_of(args, args.set, f"frontier-{args.set}")
     planned = parts(COURSES[args.set], len(bench.teachers()))
     bench.work.mkdir(parents=True, exist_ok=True)
     if unknown := set(args.parts or ()) - set(planned):
@@ -163,7 +160,7 @@ def main() -> None:
     publish(bench, runs, command)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     result[args.set] = {"command": command, "start": start, "runs": runs, "versions": versions()}
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
     plot(result)
 
 
@@ -186,15 +183,13 @@ ResNet-20 trained from scratch by `experiments.train_network`, then `pb.compress
 def table(name: str, part: dict[str, Any]) -> str:
     course, start, runs = COURSES[name], part["start"], part["runs"]
     best = [run for key, run in runs.items() if key.startswith("best-")]
-    lines = [_line("start, deterministic", start["bytes"], start["test"])]
+    lines = [f"| start, deterministic | {start['bytes']:,} | {quality([start])} |"]
     if best:
-        means = [summary([[run["test"][key]] for run in best]) for key in METRICS]
         sizes = [run["bytes"] for run in best]
         size = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
-        cells = [_cell(means[0], 100, 2), _cell(means[1], 1, 4), _cell(means[2], 1, 4)]
-        lines.append(f"| **best, {len(best)} seed{'s' * (len(best) > 1)}** | {size} | {' | '.join(cells)} |")
+        lines.append(f"| **best, {len(best)} seed{'s' * (len(best) > 1)}** | {size} | {quality(best)} |")
     lines += [
-        _line(f"at most {run['max_bytes']:,}", run["bytes"], run["test"])
+        f"| at most {run['max_bytes']:,} | {run['bytes']:,} | {quality([run])} |"
         for key, run in runs.items()
         if key.startswith("budget-")
     ]
@@ -239,15 +234,6 @@ def distillation_paragraph(runs: dict[str, Any]) -> str:
         found = list(runs[name]["validation"].values())[-1]
         told.append(f"{100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f} {taught[name]}")
     return f" Distillation, in short runs at the best row's budget, validation images: {', '.join(told)}."
-
-
-def _cell(found: Summary, scale: int, digits: int) -> str:
-    error = f" ± {scale * found.error:.{digits}f}" if found.groups > 1 else ""
-    return f"{scale * found.mean:.{digits}f}{error}"
-
-
-def _line(name: str, size: int, test: dict[str, float]) -> str:
-    return f"| {name} | {size:,} | {100 * test['accuracy']:.2f} | {test['nll']:.4f} | {test['ece']:.4f} |"
 
 
 def plot(result: dict[str, Any]) -> None:

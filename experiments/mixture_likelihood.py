@@ -8,7 +8,6 @@ The points are (mu, sigma) of a ResNet-20's weights with |mu| <= 0.2, sigma from
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import pocketbayes as pb
+from experiments.record import write_result
 from experiments.resnet20_rate import IMAGENET
 from pocketbayes import data, nets
 from pocketbayes.sharing import fit_mixture, log_joint, make_histogram
@@ -79,7 +79,7 @@ def main() -> None:
         "seed": SEED,
     }
     print(result)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
 
 
 def section(result: dict[str, Any]) -> str:

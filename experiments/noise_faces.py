@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import nn
 
 import pocketbayes as pb
 from experiments.noise_common import interval, measured_device
-from experiments.record import save_figure, versions
+from experiments.record import save_figure, versions, write_result
 from pocketbayes.data import DataSet, Scaling, crop_flip
 from pocketbayes.likelihood import Gaussian as GaussianLikelihood
 from pocketbayes.metrics import log_predictive_density, rmse
@@ -149,7 +148,7 @@ def main() -> None:
         "seconds": round(sum(float(part["seconds"]) for part in parts.values())),
         "versions": versions(),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
     plot(parts, sets[2].y[:, 0])
 
 

@@ -10,7 +10,6 @@ noise, against its exact posterior by NUTS: how far is the mean-field posterior 
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from experiments.noise_common import mean_error, moments, shown
 from experiments.noise_small import GRID, SIGMA, distance, outputs, points, train
-from experiments.record import save_figure, versions
+from experiments.record import save_figure, versions, write_result
 from experiments.reference import nuts_mlp
 from pocketbayes.metrics import log_predictive_density
 from pocketbayes.noise import (
@@ -129,7 +128,7 @@ def main() -> None:
         "seconds": round(time.process_time() - started),
         "versions": versions(),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
     plot(result)
 
 

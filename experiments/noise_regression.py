@@ -10,7 +10,6 @@ variances.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 
 from experiments.noise_common import mean_error, measured_device
 from experiments.noise_small import GRID, SIGMA, Points, distance, outputs, points, train
-from experiments.record import save_figure, versions
+from experiments.record import save_figure, versions, write_result
 from pocketbayes.metrics import log_predictive_density
 from pocketbayes.noise import Bimodal, Gaussian, Laplace, Noise, SkewNormal, StudentT, TwoPoint, Uniform
 
@@ -77,7 +76,7 @@ def main() -> None:
         "seconds": round(time.process_time() - started),
         "versions": versions(),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
     plot(bands, data)
 
 

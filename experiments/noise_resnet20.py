@@ -10,7 +10,6 @@ kept in --runs, so that a killed run goes on where it was.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from experiments.noise_common import interval
-from experiments.record import save_figure, versions
+from experiments.record import save_figure, versions, write_result
 from experiments.resnet20_rate import IMAGENET
 from pocketbayes import data, metrics, nets
 from pocketbayes.noise import Gaussian, Noise, TwoPoint, predictive_distances
@@ -99,7 +98,7 @@ def main() -> None:
         "seconds": round(seconds),
         "versions": versions(),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
     plot(result)
 
 

@@ -10,7 +10,6 @@ Both have unit means and sigmas over sqrt(fan-in); distances are in units of the
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from experiments.noise_common import measured_device, moments, shown
-from experiments.record import save_figure, versions
+from experiments.record import save_figure, versions, write_result
 from pocketbayes.noise import (
     Bimodal,
     Gaussian,
@@ -186,7 +185,7 @@ def main() -> None:
         "seconds": round(time.process_time() - started),
         "versions": versions(),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
     plot(result)
 
 

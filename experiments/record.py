@@ -29,6 +29,11 @@ def kept(path: Path, make: Callable[[], Any]) -> Any:
     return json.loads(path.read_text())
 
 
+def write_result(path: Path, result: Any) -> None:
+    """As json that people can read, whole or not at all."""
+    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
+
+
 def versions() -> dict[str, Any]:
     return {
         "torch": torch.__version__,
@@ -60,6 +65,12 @@ def summary(groups: Iterable[Sequence[float]]) -> Summary:
     means = np.array([np.mean(group) for group in groups])
     error = means.std(ddof=1) / math.sqrt(len(means)) if len(means) > 1 else math.nan
     return Summary(float(means.mean()), float(error), len(means))
+
+
+def shown(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
+    """The mean with its standard error, or the one value."""
+    found = summary([[scale * value] for value in values])
+    return f"{found.mean:.{digits}f}" + (f" ± {found.error:.{digits}f}" if found.groups > 1 else "")
 
 
 def marked(gap: Summary) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments.record import kept
+from experiments.record import kept, shown
 from experiments.train_network import MODELS, architecture, augmentation, load_start, splits, teachers
 from pocketbayes import data, nets
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
@@ -46,7 +46,7 @@ class Bench:
     folder: str | None  # of the data sets
     rows: Path  # one json file for each
     work: Path
-    network: Path | None = None  # the trained one, a pocket file; None is a fresh network
+    network: Path  # the trained one, a pocket file
 
     @cached_property
     def _splits(self) -> tuple[data.DataSet, data.DataSet]:
@@ -75,15 +75,11 @@ class Bench:
 
     def plain(self) -> nn.Module:
         """The trained network."""
-        if self.network is None:
-            raise ValueError(
-                "no trained network was given. Pass --network, written by experiments.train_network."
-            )
         return load_start(self.network, self._splits[0].shape[0])
 
     def teachers(self) -> list[nn.Module]:
         """The trained network and its earlier cycles."""
-        return [] if self.network is None else teachers(self.network, self._splits[0].shape[0])
+        return teachers(self.network, self._splits[0].shape[0])
 
     def start(self) -> dict[str, Any]:
         """The trained network's row, with the bytes of its numbers in fp32."""
@@ -174,18 +170,30 @@ def scores(evaluation: Any) -> dict[str, float]:
     return {name: round(evaluation[name], 5) for name in METRICS}
 
 
+def quality(runs: Sequence[dict[str, Any]]) -> str:
+    """Cells of a table: accuracy in percent, NLL and ECE on the test images, over runs with other seeds."""
+    found = {key: [run["test"][key] for run in runs] for key in METRICS}
+    return " | ".join((shown(found["accuracy"], 2, 100), shown(found["nll"], 4), shown(found["ece"], 4)))
+
+
+def bench_of(args: argparse.Namespace, name: str = "cifar10", folder: str = "") -> Bench:
+    """A data set's bench; its rows and its work are in that folder below --rows and --work."""
+    network = args.network or MODELS / f"resnet20-{name}-start.pocket"
+    return Bench(name, args.data, args.rows / folder, args.work / folder, network)
+
+
 def arguments(description: str | None, *, network: bool = True) -> argparse.ArgumentParser:
     """--data, --network, --work, --threads: what every table asks for."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", default=None, help="folder of the data sets (or POCKETBAYES_DATA)")
+    parser.set_defaults(network=None)
     if network:
         parser.add_argument(
             "--network",
             type=Path,
-            default=MODELS / "resnet20-cifar10-start.pocket",
-            help="from experiments.train_network",
+            help="from experiments.train_network; the one in experiments/models by default",
         )
     parser.add_argument(
         "--rows", type=Path, default=ROWS, help="folder of rows that are done; another one measures all anew"

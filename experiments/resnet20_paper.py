@@ -9,7 +9,6 @@ set is used once, on the file loaded back from disk.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 import pocketbayes as pb
+from experiments.record import write_result
 from experiments.resnet20_rate import IMAGENET
 from pocketbayes import data, nets
 from pocketbayes.data import crop_flip, hold_out
@@ -91,7 +91,7 @@ def main() -> None:
             "threads": torch.get_num_threads(),
         },
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
 
 
 def section(result: dict[str, Any]) -> str:

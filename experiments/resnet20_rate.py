@@ -8,7 +8,6 @@ Validation data are held out of the training set; the test set is used once, on 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import pocketbayes as pb
+from experiments.record import write_result
 from pocketbayes import data, nets
 from pocketbayes.data import Scaling, crop_flip, hold_out
 
@@ -93,7 +93,7 @@ def main() -> None:
             "threads": torch.get_num_threads(),
         },
     }
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(args.out, result)
 
 
 def section(result: dict[str, Any]) -> str:

@@ -12,7 +12,6 @@ structure_digits.json; parts are kept under --work.
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,9 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from experiments.digits_calibration import Split, split
-from experiments.record import Summary, kept, listed, summary, versions
+from experiments.record import Summary, kept, listed, summary, versions, write_result
 from experiments.structure_plans import scheme_of
 from pocketbayes import randomness
-from pocketbayes.files import write_atomically
 from pocketbayes.structure import MAP, Constant, Values, Zero, neuron_graph, order_biases, residual_symmetry
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -213,7 +211,7 @@ def main() -> None:
         "seconds": sum(part["seconds"] for part in parts.values()),
         "versions": versions(),
     }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
     print(section(result))
 
 

@@ -10,7 +10,6 @@ cold posterior; nothing is chosen by looking at results.  Writes structure_resne
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 import pocketbayes as pb
-from experiments.record import kept, listed, versions
+from experiments.record import kept, listed, versions, write_result
 from experiments.resnet20_rate import IMAGENET
 from experiments.structure_plans import scheme_of
 from pocketbayes import data, nets
 from pocketbayes.data import DataSet, crop_flip, hold_out
-from pocketbayes.files import write_atomically
 from pocketbayes.structure import MAP, Zero, neuron_graph, residual_symmetry
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -154,7 +152,7 @@ def main() -> None:
         "seconds": sum(part["seconds"] for part in parts.values()),
         "versions": versions(),
     }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
     print(section(result))
 
 

@@ -7,44 +7,45 @@ Both rows start from one posterior and are fine-tuned for three epochs, one seed
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import pocketbayes as pb
-from experiments.record import versions
-from experiments.resnet20 import DRAWS, EPOCHS, Bench, arguments
+from experiments.record import versions, write_result
+from experiments.resnet20 import DRAWS, EPOCHS, Bench, arguments, bench_of, quality
 from experiments.table5 import paper_row
-from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 PAPER = {"before merging": (88.77, 0.3792, 0.0500), "after merging": (91.02, 0.3066, 0.0374)}
 
 
+def unmerged_row(bench: Bench) -> dict[str, Any]:
+    return bench.row("unmerged", pb.Paper(merge=None))
+
+
 def main() -> None:
     args = arguments(__doc__).parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
+    bench = bench_of(args)
     result = {
         "command": "python -m experiments.table10 --data DIR",
         "rows": {
-            "before merging": bench.row("unmerged", pb.Paper(merge=None)),
+            "before merging": unmerged_row(bench),
             "after merging": paper_row(bench),
         },
         "versions": versions(),
     }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
 
 
 def section(result: dict[str, Any]) -> str:
     """This experiment's part of RESULTS.md."""
     lines = []
     for name, row in result["rows"].items():
-        test = row["test"]
         lines.append(
-            f"| {name} | {row['components']:,} | {row['blends']:,} | {row['bytes']:,} | {100 * test['accuracy']:.2f} | {test['nll']:.4f} | {test['ece']:.4f} | {' / '.join(map(str, PAPER[name]))} |"
+            f"| {name} | {row['components']:,} | {row['blends']:,} | {row['bytes']:,} | {quality([row])} | {' / '.join(map(str, PAPER[name]))} |"
         )
     before, after = result["rows"].values()
     table = "\n".join(lines)

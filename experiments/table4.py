@@ -10,7 +10,7 @@ trained on the tempered ELBO alone.  INT8 keeps the same posterior number by num
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,23 @@ from torch import nn
 
 import pocketbayes as pb
 from experiments.int8 import BITS, load_quantised, save_quantised
-from experiments.record import summary, versions
-from experiments.resnet20 import DRAWS, EPOCHS, METRICS, PRIOR, TEMPERATURE, Bench, Posterior, arguments
+from experiments.record import versions, write_result
+from experiments.resnet20 import (
+    DRAWS,
+    EPOCHS,
+    PRIOR,
+    TEMPERATURE,
+    Bench,
+    Posterior,
+    arguments,
+    bench_of,
+    quality,
+)
 from experiments.table5 import SEEDS, paper_row
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
-from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
+FOLDERS = {"cifar10": "", "mnist": "mnist"}  # all tables of CIFAR-10 share their rows
 SCRATCH_EPOCHS = {"cifar10": 20, "mnist": 10}
 PAPER = {
     "cifar10": {
@@ -71,7 +81,7 @@ def from_scratch(bench: Bench) -> Posterior:
     return Posterior(model, sensitivity)
 
 
-def dense_rows(bench: Bench, name: str, model: nn.Module) -> dict[str, Any]:
+def dense_rows(bench: Bench, name: str, model: nn.Module) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The unshared posterior, and the same in 8 + 1, 2 or 4 bits a weight."""
 
     def unshared() -> dict[str, Any]:
@@ -84,42 +94,48 @@ def dense_rows(bench: Bench, name: str, model: nn.Module) -> dict[str, Any]:
         loaded = load_quantised(path, pb.bayesianize(bench.fresh(), prior=pb.ZeroMean(PRIOR)))
         return {"bytes": size, "test": bench.score(loaded)}
 
-    rows = {"unshared": bench.measured(f"{name}-unshared", unshared)}
+    yield "unshared", [bench.measured(f"{name}-unshared", unshared)]
     for bits in BITS:
         row = bench.measured(f"{name}-int8-{bits}", lambda bits=bits: quantised(bits))
-        rows[f"INT8, sigma in {bits} bits"] = row
-    return rows
+        yield f"INT8, sigma in {bits} bits", [row]
 
 
-def rows_of(bench: Bench) -> dict[str, list[dict[str, Any]]]:
-    """By name, one run or several."""
-    rows: dict[str, Any] = {}
+def rows_of(bench: Bench, seeds: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Names and runs, one or several, each as soon as it is there."""
     if bench.name == "cifar10":
-        rows["deterministic, fp32"] = bench.measured("start", bench.start)
-        rows |= dense_rows(bench, "posterior", bench.posterior().model)
-        rows["shared, with pretraining"] = [paper_row(bench, seed) for seed in range(SEEDS)]
+        yield from posterior_rows(bench)
+        yield "shared, with pretraining", [paper_row(bench, seed) for seed in range(seeds)]
+    yield from scratch_rows(bench)
+
+
+def posterior_rows(bench: Bench) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The trained network and its posterior, as it is and quantised."""
+    yield "deterministic, fp32", [bench.measured("start", bench.start)]
+    yield from dense_rows(bench, "posterior", bench.posterior().model)
+
+
+def scratch_rows(bench: Bench) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """From random weights; of MNIST also unshared and quantised."""
     scratch = from_scratch(bench)
     if bench.name == "mnist":
-        rows |= dense_rows(bench, "scratch", scratch.model)
-    rows["shared, without pretraining"] = bench.row("scratch-shared", pb.Paper(), start=scratch)
-    return {name: found if isinstance(found, list) else [found] for name, found in rows.items()}
+        yield from dense_rows(bench, "scratch", scratch.model)
+    yield "shared, without pretraining", [bench.row("scratch-shared", pb.Paper(), start=scratch)]
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--set", default="cifar10", choices=SCRATCH_EPOCHS)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the shared row with pretraining")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
-    if args.set == "mnist":
-        bench = replace(bench, name="mnist", rows=args.rows / "mnist", work=args.work / "mnist", network=None)
+    bench = bench_of(args, args.set, FOLDERS[args.set])
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    result[args.set] = {
-        "command": f"python -m experiments.table4 --data DIR --set {args.set}",
-        "rows": rows_of(bench),
-        "versions": versions(),
-    }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    rows: dict[str, Any] = {}
+    command = f"python -m experiments.table4 --data DIR --set {args.set}"
+    for name, runs in rows_of(bench, args.seeds):
+        rows[name] = runs
+        result[args.set] = {"command": command, "rows": rows, "versions": versions()}
+        write_result(RESULT, result)  # row by row: the last ones take hours
 
 
 def section(result: dict[str, Any]) -> str:
@@ -137,29 +153,16 @@ bits, everything deterministic in fp32). Without pretraining: {SCRATCH_EPOCHS["c
 def table(name: str, part: dict[str, Any]) -> str:
     lines = []
     for row, runs in part["rows"].items():
-        means = [summary([[run["test"][key]] for run in runs]) for key in METRICS]
-        digits = (f"{100 * means[0].mean:.2f}", *(f"{m.mean:.4f}" for m in means[1:]))
-        errors = (
-            (f" ± {100 * means[0].error:.2f}", *(f" ± {m.error:.4f}" for m in means[1:]))
-            if len(runs) > 1
-            else ("",) * 3
-        )
         counts = [
             f"{runs[0][key]:,}" if key in runs[0] else ""
             for key in ("outliers", "blends", "components", "scalars")
         ]
-        cells = (
-            row,
-            *counts,
-            f"{runs[0]['bytes']:,}",
-            *(a + b for a, b in zip(digits, errors, strict=True)),
-            PAPER[name].get(row, ""),
-        )
+        cells = (row, *counts, f"{runs[0]['bytes']:,}", quality(runs), PAPER[name].get(row, ""))
         lines.append(f"| {' | '.join(cells)} |")
     rows = "\n".join(lines)
     return f"""### {name}
 
-`{part["command"]}`, torch {part["versions"]["torch"]}; {SEEDS} seeds where there is a ±, else seed 0.
+`{part["command"]}`, torch {part["versions"]["torch"]}; standard errors over seeds where there is a ±, else seed 0.
 
 | | outliers | blends | components | trained scalars | bytes | accuracy (%) | NLL | ECE | paper |
 |---|---|---|---|---|---|---|---|---|---|

@@ -8,16 +8,14 @@ three epochs.  The paper's "ellipses" are blends.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import pocketbayes as pb
-from experiments.record import Summary, summary, versions
-from experiments.resnet20 import DRAWS, EPOCHS, METRICS, TEMPERATURE, Bench, arguments
-from pocketbayes.files import write_atomically
+from experiments.record import shown, versions, write_result
+from experiments.resnet20 import DRAWS, EPOCHS, METRICS, TEMPERATURE, Bench, arguments, bench_of, quality
 from pocketbayes.sharing import Outliers
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -56,50 +54,44 @@ def paper_file(bench: Bench) -> Path:
 
 
 def main() -> None:
-    args = arguments(__doc__).parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
-    rows = {name: [ablated(bench, name, seed) for seed in range(SEEDS)] for name in CONFIGURATIONS}
+    bench = bench_of(args)
+    rows = {name: [ablated(bench, name, seed) for seed in range(args.seeds)] for name in CONFIGURATIONS}
     result = {
         "command": "python -m experiments.table5 --data DIR",
-        "seeds": SEEDS,
+        "seeds": args.seeds,
         "rows": rows,
         "versions": versions(),
     }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
 
 
-def difference(rows: dict[str, Any], name: str, other: str, metric: str) -> Summary:
-    """One configuration minus another, paired by seed."""
-    pairs = zip(rows[name], rows[other], strict=True)
-    return summary([[a["test"][metric] - b["test"][metric]] for a, b in pairs])
+def difference(rows: dict[str, Any], name: str, other: str) -> str:
+    """One configuration minus another on the test images, paired by seed."""
+    pairs = [(a["test"], b["test"]) for a, b in zip(rows[name], rows[other], strict=True)]
+    return ", ".join(f"{key} {shown([a[key] - b[key] for a, b in pairs], 4)}" for key in METRICS)
 
 
 def section(result: dict[str, Any]) -> str:
     """This experiment's part of RESULTS.md."""
     rows, lines = result["rows"], []
     for name, runs in rows.items():
-        means = {key: summary([[run["test"][key]] for run in runs]) for key in METRICS}
         first = runs[0]
-        shown = (
-            f"{100 * means['accuracy'].mean:.2f} ± {100 * means['accuracy'].error:.2f}",
-            *(f"{means[k].mean:.4f} ± {means[k].error:.4f}" for k in ("nll", "ece")),
-        )
         accuracy, nll, ece = PAPER[name]
         lines.append(
-            f"| {name} | {first['outliers']:,} | {first['blends']:,} | {first['components']:,} | {first['bytes']:,} | {' | '.join(shown)} | {accuracy} / {nll} / {ece} |"
+            f"| {name} | {first['outliers']:,} | {first['blends']:,} | {first['components']:,} | {first['bytes']:,} | {quality(runs)} | {accuracy} / {nll} / {ece} |"
         )
     gaps = {
-        word: ", ".join(
-            f"{key} {difference(rows, 'outliers and blends', other, key).mean:+.4f} ± {difference(rows, 'outliers and blends', other, key).error:.4f}"
-            for key in METRICS
-        )
+        word: difference(rows, "outliers and blends", other)
         for word, other in (("Blends", "no blends"), ("Outliers", "no outliers"))
     }
     table = "\n".join(lines)
     return f"""## Table 5: what outliers and blends are worth
 
-`{result["command"]}`, {result["seeds"]} seeds, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, all rows from one posterior at temperature {TEMPERATURE}, {EPOCHS} epochs of fine-tuning
+`{result["command"]}`, {result["seeds"]} seed{"s" * (result["seeds"] > 1)}, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, all rows from one posterior at temperature {TEMPERATURE}, {EPOCHS} epochs of fine-tuning
 each (the paper does not say how many it takes), scored on the 10,000 test images with {DRAWS} draws, the file loaded from disk. Counts and bytes are of seed 0; ± is the standard error over seeds of fine-tuning.
 
 | configuration | outliers | blends | components | bytes | accuracy (%) | NLL | ECE | paper: accuracy / NLL / ECE |

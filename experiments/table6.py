@@ -9,7 +9,6 @@ unshared posterior used as such code is written: new weights are drawn for every
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -21,9 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import pocketbayes as pb
-from experiments.record import versions
+from experiments.record import versions, write_result
 from pocketbayes import nets
-from pocketbayes.files import write_atomically
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.sharing.latent import Assignment, make_latent
 
@@ -154,7 +152,7 @@ def main() -> None:
         "repeats": args.repeats,
         "versions": versions(),
     }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
 
 
 def section(result: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ our pocket file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ import torch
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments.record import kept, versions
-from experiments.resnet20 import DRAWS, Bench, arguments
+from experiments.record import kept, versions, write_result
+from experiments.resnet20 import DRAWS, Bench, arguments, bench_of
 from experiments.table5 import paper_file
 from pocketbayes import metrics
 from pocketbayes.data import Scaling
-from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 FOREIGN = {"SVHN": "svhn_1083.npz", "CIFAR-100": "cifar100_916.npz"}
@@ -66,7 +64,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
+    bench = bench_of(args)
     others = {name: foreign(args.ood / file, bench.test_set().scaling) for name, file in FOREIGN.items()}
     rows = {
         name: kept(args.rows / f"ood {name}.json", lambda make=make: measure(make(), bench, others))["value"]
@@ -78,7 +76,7 @@ def main() -> None:
         "rows": rows,
         "versions": versions(),
     }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
 
 
 def section(result: dict[str, Any]) -> str:

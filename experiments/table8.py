@@ -7,7 +7,6 @@ Every row starts from one posterior and is fine-tuned for three epochs, one seed
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from typing import Any
 import torch
 
 import pocketbayes as pb
-from experiments.record import save_figure, versions
-from experiments.resnet20 import DRAWS, EPOCHS, Bench, arguments
+from experiments.record import save_figure, versions, write_result
+from experiments.resnet20 import DRAWS, EPOCHS, Bench, arguments, bench_of, quality
 from experiments.table5 import paper_row
-from pocketbayes.files import write_atomically
 from pocketbayes.sharing import AbsoluteMean, Outliers
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -38,15 +36,17 @@ def row(bench: Bench, tau: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    args = arguments(__doc__).parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--taus", type=float, nargs="+", default=TAUS)
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    bench = Bench("cifar10", args.data, args.rows, args.work, args.network)
+    bench = bench_of(args)
     result = {
         "command": "python -m experiments.table8 --data DIR",
-        "rows": {str(tau): row(bench, tau) for tau in TAUS},
+        "rows": {str(tau): row(bench, tau) for tau in sorted(args.taus)},
         "versions": versions(),
     }
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
     plot(result)
 
 
@@ -54,10 +54,9 @@ def section(result: dict[str, Any]) -> str:
     """This experiment's part of RESULTS.md."""
     lines, rows = [], {float(tau): found for tau, found in result["rows"].items()}
     for tau, found in rows.items():
-        test = found["test"]
         theirs = " / ".join(f"{x:,}" for x in PAPER[tau]) if tau in PAPER else ""
         lines.append(
-            f"| {tau} | {found['outliers']:,} | {found['blends']:,} | {found['components']:,} | {found['scalars']:,} | {found['bytes']:,} | {100 * test['accuracy']:.2f} | {test['nll']:.4f} | {test['ece']:.4f} | {theirs} |"
+            f"| {tau} | {found['outliers']:,} | {found['blends']:,} | {found['components']:,} | {found['scalars']:,} | {found['bytes']:,} | {quality([found])} | {theirs} |"
         )
     counts = [found["outliers"] for found in rows.values()]
     falling = all(a >= b for a, b in pairwise(counts))

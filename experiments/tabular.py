@@ -16,7 +16,6 @@ Parts are kept under --work, so a broken run goes on where it stopped.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,10 +25,9 @@ import torch
 
 from experiments import tabular_mixtures as mixtures
 from experiments import tabular_study as study
-from experiments.record import Summary, kept, marked, save_figure, summary, versions
+from experiments.record import Summary, kept, marked, save_figure, summary, versions, write_result
 from experiments.tabular_mixtures import Plane
 from experiments.tabular_study import Study
-from pocketbayes.files import write_atomically
 from pocketbayes.sharing.blend import ELLIPSE
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -303,7 +301,7 @@ def main() -> None:
         parser.error("--cifar and --weights: the ResNet-20 needs both, or leave both out.")
     torch.set_num_threads(1)
     result = measure(options.data, options.work, options.cifar, options.weights)
-    write_atomically(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    write_result(RESULT, result)
     plot({name: Study(options.data, options.work, name, 0).plane() for name in study.TABLES}, result)
     print(section(result))
 

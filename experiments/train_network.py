@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
-from experiments.record import versions
+from experiments.record import versions, write_result
 from pocketbayes import data, nets
 from pocketbayes.cli.card import card_of
 from pocketbayes.files import write_atomically
@@ -139,7 +139,7 @@ def train(
         "versions": versions(),
         "earlier": earlier,
     }
-    write_atomically(path.with_suffix(".json"), (json.dumps(record, indent=1) + "\n").encode())
+    write_result(path.with_suffix(".json"), record)
     return record
 
 

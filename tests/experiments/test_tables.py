@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,22 @@ import pytest
 import torch
 
 import pocketbayes as pb
-from experiments import frontier, resnet20, table4, table5, table6, table7, table8, table10, train_network
+from experiments import (
+    frontier,
+    resnet20,
+    table4,
+    table5,
+    table6,
+    table7,
+    table8,
+    table10,
+    tables,
+    train_network,
+)
 from pocketbayes import data, nets
 from pocketbayes.data import DataSet, Scaling
 
+NAMES = ("cifar10", "mnist")
 CLASSES = tuple(map(str, range(10)))
 
 
@@ -43,7 +57,6 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(resnet20, "BATCH", 64)
     monkeypatch.setattr(resnet20, "EPOCHS", 1)
     monkeypatch.setattr(resnet20, "DRAWS", 2)
-    monkeypatch.setattr(table5, "SEEDS", 2)
     small = {name: replace(how, components=40) for name, how in table5.CONFIGURATIONS.items()}
     monkeypatch.setattr(table5, "CONFIGURATIONS", small)
     monkeypatch.setattr(
@@ -80,7 +93,7 @@ def run(
 def test_rows_of_the_ablation_differ_in_what_is_left_out_and_are_made_once(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = run(table5, tiny, monkeypatch)
+    result = run(table5, tiny, monkeypatch, "--seeds", "2")
     rows = {name: runs[0] for name, runs in result["rows"].items()}
     assert rows["no outliers"]["outliers"] == rows["neither"]["outliers"] == 0 < rows["no blends"]["outliers"]
     assert rows["no blends"]["blends"] == rows["neither"]["blends"] == 0 < rows["no outliers"]["blends"]
@@ -98,14 +111,13 @@ def test_rows_of_the_ablation_differ_in_what_is_left_out_and_are_made_once(
     text = table5.section(result)
     assert all(f"| {name} | " in text for name in table5.CONFIGURATIONS)
     monkeypatch.setattr(pb, "share", None)  # nothing is made again
-    assert run(table5, tiny, monkeypatch)["rows"] == result["rows"]
+    assert run(table5, tiny, monkeypatch, "--seeds", "2")["rows"] == result["rows"]
 
 
 def test_thresholds_and_merging_share_the_row_of_the_whole_algorithm(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table8, "TAUS", (0.1, 0.2))
-    thresholds = run(table8, tiny, monkeypatch)
+    thresholds = run(table8, tiny, monkeypatch, "--taus", "0.2", "0.1")
     merging = run(table10, tiny, monkeypatch)
     assert thresholds["rows"]["0.1"]["outliers"] > thresholds["rows"]["0.2"]["outliers"]
     assert merging["rows"]["after merging"] == thresholds["rows"]["0.2"]
@@ -115,12 +127,56 @@ def test_thresholds_and_merging_share_the_row_of_the_whole_algorithm(
     assert table8.RESULT.with_suffix(".svg").exists()
 
 
+class Inline:
+    """A pool that works in this process, where the tests' small settings are."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def submit(self, call: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(pickle.loads(pickle.dumps(call))())  # what a process would be handed
+        return done
+
+
+def test_rows_made_side_by_side_are_those_the_tables_look_for(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tables, "ProcessPoolExecutor", Inline)
+    monkeypatch.setattr(frontier, "COURSES", {n: frontier.Course((), 1, 1, 1, 1, 1, 0.02) for n in NAMES})
+    monkeypatch.setattr(resnet20, "MODELS", tiny)
+    for name in NAMES:
+        (tiny / f"resnet20-{name}-start.pocket").write_bytes((tiny / f"{name}.pocket").read_bytes())
+    where = ["--rows", str(tiny / "rows"), "--work", str(tiny / "w")]
+    monkeypatch.setattr(sys, "argv", ["program", *where, "--list", "--match", "table*"])
+    tables.main()
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == len(set(listed)) == 12 + 1 + 5 + 3 and not (tiny / "rows").exists()
+    monkeypatch.setattr(
+        sys, "argv", ["program", *where, "--match", "table10 *", "table5 0 outliers*", "table8 0.1"]
+    )
+    tables.main()
+    rows = {path.stem: path.read_bytes() for path in (tiny / "rows").glob("*.json")}
+    assert set(rows) == {"unmerged", "outliers-and-blends-0", "tau-0.1"}
+    run(table10, tiny, monkeypatch)
+    run(table8, tiny, monkeypatch, "--taus", "0.1", "0.2")
+    assert rows == {path.stem: path.read_bytes() for path in (tiny / "rows").glob("*.json")}
+    monkeypatch.setattr(sys, "argv", ["program", *where, "--match", "nonsense"])
+    with pytest.raises(SystemExit):
+        tables.main()
+
+
 def test_table_4_has_both_sets_and_quantised_rows_are_smaller_with_fewer_bits(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table4, "SCRATCH_EPOCHS", {"cifar10": 1, "mnist": 1})
-    monkeypatch.setattr(table4, "SEEDS", 1)
-    run(table4, tiny, monkeypatch, "--set", "cifar10")
+    run(table4, tiny, monkeypatch, "--set", "cifar10", "--seeds", "1")
     result = run(table4, tiny, monkeypatch, "--set", "mnist")
     for name in ("cifar10", "mnist"):
         rows = result[name]["rows"]
@@ -154,9 +210,12 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "mnist"
-    monkeypatch.setattr(frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1, 1)})
+    monkeypatch.setattr(
+        frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1, 1, 0.02)}
+    )
     monkeypatch.setattr(frontier, "SEEDS", 2)
-    monkeypatch.setattr(frontier, "PLAN", replace(frontier.PLAN, samples=2))
+    plan = pb.Plan
+    monkeypatch.setattr(pb, "Plan", lambda **given: plan(**{"samples": 2} | given))
     monkeypatch.setattr(frontier, "MODELS", tiny / "models")
     first = run(frontier, tiny, monkeypatch, "--set", name, "--parts", "best-0", name=name)
     assert list(first[name]["runs"]) == ["best-0"]
