@@ -247,6 +247,12 @@ def plot(result: dict[str, Any]) -> None:
         for row, (name, part) in zip(axes, result.items(), strict=True):
             for place, (ax, metric) in enumerate(zip(row, METRICS, strict=True)):
                 _panel(ax, name, part, metric, place)
+        named = {
+            label: handle
+            for ax in axes[:, 0]
+            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named))
         save_figure(figure, RESULT.with_suffix(".svg"))
         plt.close(figure)
 
@@ -279,8 +285,6 @@ def _panel(ax: Any, name: str, part: dict[str, Any], metric: str, place: int) ->
     ax.set_ylabel({"accuracy": "accuracy (%)", "nll": "NLL (nats)", "ece": "ECE"}[metric])
     ax.set_title(name)
     ax.grid(alpha=0.3, which="both")
-    if place == 0:
-        ax.legend(fontsize=8)
 
 
 if __name__ == "__main__":
