@@ -1,0 +1,35 @@
+"""The pocket files that are kept beside the experiments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import pocketbayes as pb
+from experiments import frontier, train_network
+from pocketbayes import nets
+
+FILES = sorted(train_network.MODELS.glob("*.pocket"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_kept_file_is_small_and_opens_in_its_network(path: Path) -> None:
+    assert path.stat().st_size <= 200_000
+    channels = 1 if "mnist" in path.stem else 3
+    model = pb.load(path, nets.resnet20(in_channels=channels))
+    answer = pb.predict(model, torch.zeros(2, channels, 28, 28), samples=2)
+    assert bool(torch.isfinite(answer.probs).all())
+
+
+@pytest.mark.parametrize("name", frontier.COURSES)
+def test_the_best_file_is_the_one_of_its_report_and_of_the_results(name: str) -> None:
+    path = train_network.MODELS / f"resnet20-{name}.pocket"
+    report = json.loads(path.with_suffix(".json").read_text())
+    runs = json.loads(frontier.RESULT.read_text())[name]["runs"]
+    run = runs[f"best-{report['seed']}"]
+    assert path.stat().st_size == report["bytes"] == run["bytes"] <= frontier.COURSES[name].best
+    assert report["test"] == run["test"]
+    assert sum(report["sections"].values()) == report["bytes"]
