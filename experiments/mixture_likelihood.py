@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 import pocketbayes as pb
+from experiments.given import given_images, given_network
 from experiments.record import write_result
-from experiments.resnet20_rate import IMAGENET
-from pocketbayes import data, nets
 from pocketbayes.sharing import fit_mixture, log_joint, make_histogram
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -28,9 +26,7 @@ POINTS, COMPONENTS, SEED = 50_000, 32, 0
 
 def real_points(folder: str | None, weights: str) -> torch.Tensor:
     """[N, 2] float64 (mu, sigma)."""
-    network = nets.resnet20()
-    network.load_state_dict(load_file(weights))
-    train = data.load("cifar10", folder, scaling=IMAGENET)
+    network, train = given_network(weights), given_images(folder)
     torch.random.default_generator.manual_seed(SEED)
     information = pb.sensitivity(network, train.batches(128, shuffle=True), batches=20, seed=SEED)
     sigma = pb.laplace_sigma(network, information, len(train), prior=0.2, temperature=0.05)

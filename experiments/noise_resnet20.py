@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import pocketbayes as pb
+from experiments.given import given_images, given_network
 from experiments.noise_common import interval
 from experiments.record import save_figure, versions, write_result
-from experiments.resnet20_rate import IMAGENET
-from pocketbayes import data, metrics, nets
+from pocketbayes import metrics
 from pocketbayes.noise import Gaussian, Noise, TwoPoint, predictive_distances
 from pocketbayes.posterior.swap import under_noise
 
@@ -46,9 +45,7 @@ def arguments() -> argparse.Namespace:
 
 def posterior(folder: str | None, weights: str) -> nn.Module:
     """Trained means, Laplace widths; every random number from seed 0."""
-    network = nets.resnet20().to(memory_format=torch.channels_last)
-    network.load_state_dict(load_file(weights))
-    train = data.load("cifar10", folder, scaling=IMAGENET)
+    network, train = given_network(weights), given_images(folder)
     information = pb.sensitivity(network, train.batches(128, shuffle=True), batches=60, seed=0)
     sigma = pb.laplace_sigma(network, information, len(train), prior=PRIOR, temperature=TEMPERATURE)
     return pb.bayesianize(network, prior=pb.ZeroMean(PRIOR), sigma=sigma)
@@ -72,7 +69,7 @@ def main() -> None:
     args.runs.mkdir(parents=True, exist_ok=True)
     model = posterior(args.data, args.weights)
     seconds = time.process_time() - started
-    test = data.load("cifar10", args.data, "test", scaling=IMAGENET)
+    test = given_images(args.data, "test")
     x, y = test.inputs(slice(0, args.images)), test.targets(slice(0, args.images))
     drawn: dict[str, list[Tensor]] = {name: [] for name in FAMILIES}
     for seed in range(args.seeds):

@@ -16,8 +16,6 @@ EXPERIMENTS = (
     "digits_calibration",
     "digits_frontier",
     "frontier",
-    "resnet20_rate",
-    "resnet20_paper",
     "mixture_likelihood",
     "structure_1d",
     "structure_uci",

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 import pocketbayes as pb
+from experiments.given import given_images, given_network
 from experiments.record import kept, listed, versions, write_result
-from experiments.resnet20_rate import IMAGENET
 from experiments.structure_plans import scheme_of
-from pocketbayes import data, nets
 from pocketbayes.data import DataSet, crop_flip, hold_out
 from pocketbayes.structure import MAP, Zero, neuron_graph, residual_symmetry
 
@@ -39,17 +37,14 @@ class Material:
     """The trained network, images to train on, and test images."""
 
     def __init__(self, folder: Path | None, weights: Path, steps: int, images: int) -> None:
-        whole = data.load("cifar10", folder, scaling=IMAGENET)
-        tested = data.load("cifar10", folder, "test", scaling=IMAGENET)
+        whole, tested = given_images(folder), given_images(folder, "test")
         self.num_data = len(whole)
         self.train = part_of(whole, steps * BATCH)
         self.test = part_of(tested, images)
-        self.weights = load_file(weights)
+        self.weights = weights
 
     def network(self) -> nn.Module:
-        model = nets.resnet20()
-        model.load_state_dict(self.weights)
-        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+        return given_network(self.weights)
 
 
 def part_of(images: DataSet, count: int) -> DataSet:

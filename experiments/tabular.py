@@ -9,7 +9,7 @@ sharing paper's algorithm with several shares of outliers, and `compress`.  Vali
 files loaded back.
 Learning rates after sharing were chosen on validation rows of power, seed 0, among 1e-4 to 1e-2 for mu and 1e-3 to 3e-2
 for rho, with 1 % outliers.
-With --cifar DIR and --weights FILE the mixtures are also fitted to as many weights of a trained ResNet-20.
+With --cifar DIR the mixtures are also fitted to as many weights of our ResNet-20 for CIFAR-10.
 Parts are kept under --work, so a broken run goes on where it stopped.
 """
 
@@ -294,28 +294,24 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="a folder with power.npz and kin8nm.npz")
     parser.add_argument("--cifar", default=None, help="a folder with CIFAR-10, to compare with a ResNet-20")
-    parser.add_argument("--weights", default=None, help="safetensors of the trained ResNet-20")
     parser.add_argument("--work", type=Path, default=Path("runs/tabular"))
     options = parser.parse_args()
-    if (options.cifar is None) != (options.weights is None):
-        parser.error("--cifar and --weights: the ResNet-20 needs both, or leave both out.")
     torch.set_num_threads(1)
-    result = measure(options.data, options.work, options.cifar, options.weights)
+    result = measure(options.data, options.work, options.cifar)
     write_result(RESULT, result)
     plot({name: Study(options.data, options.work, name, 0).plane() for name in study.TABLES}, result)
     print(section(result))
 
 
-def measure(folder: Path, work: Path, cifar: str | None, weights: str | None) -> dict[str, Any]:
+def measure(folder: Path, work: Path, cifar: str | None) -> dict[str, Any]:
     tables = {name: [Study(folder, work, name, seed).row() for seed in range(SEEDS)] for name in study.TABLES}
     resnet: dict[str, Any] = {"value": [], "seconds": 0}
-    if cifar is not None and weights is not None:
+    if cifar is not None:
         count = max(rows[0]["posterior"]["weights"] for rows in tables.values())
-        resnet = kept(work / "resnet20.json", partial(mixtures.resnet_rows, cifar, weights, count, SEEDS))
+        resnet = kept(work / "resnet20.json", partial(mixtures.resnet_rows, cifar, count, SEEDS))
     seconds = sum(row["seconds"] for rows in tables.values() for row in rows) + resnet["seconds"]
     return {
-        "command": "python -m experiments.tabular --data DIR"
-        + (" --cifar DIR --weights cifar10_resnet20.safetensors" if resnet["value"] else ""),
+        "command": "python -m experiments.tabular --data DIR" + " --cifar DIR" * bool(resnet["value"]),
         "tables": tables,
         "resnet20": resnet["value"],
         "seeds": list(range(SEEDS)),

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 import pocketbayes as pb
-from pocketbayes import nets
 from pocketbayes.sharing import Mixture, fit_mixture, log_joint, make_histogram
 
 COMPONENTS = (1, 4, 16, 64, 256, 1024)
@@ -99,16 +98,11 @@ def mixture_row(plane: Plane, seed: int) -> dict[str, Any]:
     return {"k": found, "best": best, "layers": layers}
 
 
-def resnet_rows(cifar: str, weights: str, count: int, seeds: int) -> list[dict[str, Any]]:
-    """Mixtures over `count` weights of a trained ResNet-20, others for each seed, with Laplace widths."""
-    from safetensors.torch import load_file
+def resnet_rows(cifar: str, count: int, seeds: int) -> list[dict[str, Any]]:
+    """Mixtures over `count` weights of our ResNet-20 for CIFAR-10, others for each seed, with Laplace widths."""
+    from experiments.train_network import MODELS, load_start, splits
 
-    from experiments.resnet20_rate import IMAGENET
-    from pocketbayes import data
-
-    network = nets.resnet20()
-    network.load_state_dict(load_file(weights))
-    train = data.load("cifar10", cifar, scaling=IMAGENET)
+    network, train = load_start(MODELS / "resnet20-cifar10-start.pocket", 3), splits("cifar10", cifar, 0)[0]
     loader = train.batches(128, shuffle=True)
     information = pb.sensitivity(network, loader, batches=20, seed=0, progress=False)
     sigma = pb.laplace_sigma(network, information, len(train), prior=0.2)
