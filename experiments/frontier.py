@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 import pocketbayes as pb
-from experiments.record import save_figure, versions, write_result
+from experiments.record import cost, save_figure, versions, write_result
 from experiments.resnet20 import DRAWS, METRICS, PRIOR, Bench, arguments, bench_of, quality, scores
 from experiments.train_network import MODELS
 from pocketbayes.cli.card import card_of
@@ -200,7 +200,7 @@ def table(name: str, part: dict[str, Any]) -> str:
     rows = "\n".join(lines)
     return f"""### {name}
 
-`{part["command"]}`, {sum(run["seconds"] for run in runs.values()) / 3600:.1f} hours of one core, torch {part["versions"]["torch"]}. The curve: {course.long} epochs of sharing and one of settling, seed 0; the best row: {course.longest} and {course.settling}.
+`{part["command"]}`, {cost(run["seconds"] for run in runs.values())}, torch {part["versions"]["torch"]}. The curve: {course.long} epochs of sharing and one of settling, seed 0; the best row: {course.longest} and {course.settling}.
 
 | | bytes | accuracy (%) | NLL | ECE |
 |---|---|---|---|---|

@@ -67,6 +67,11 @@ def summary(groups: Iterable[Sequence[float]]) -> Summary:
     return Summary(float(means.mean()), float(error), len(means))
 
 
+def cost(seconds: Iterable[float]) -> str:
+    """What CPU time was spent, and on what."""
+    return f"{sum(seconds) / 3600:.1f} core-hours of a shared two-core x86 machine"
+
+
 def shown(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
     """The mean with its standard error, or the one value."""
     found = summary([[scale * value] for value in values])

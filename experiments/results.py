@@ -1,6 +1,7 @@
 """Write RESULTS.md from the result files beside the experiments:  python -m experiments.results
 
 An experiment is a module here with `RESULT`, the path of its json file, and `section(result)`, its part of the page.
+One that was not run yet has no part.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ EXPERIMENTS = (
     "digits_calibration",
     "digits_frontier",
     "frontier",
+    "table4",
+    "table5",
+    "table6",
+    "table7",
+    "table8",
+    "table10",
+    "tabular",
     "mixture_likelihood",
     "structure_1d",
     "structure_uci",
@@ -39,7 +47,8 @@ def page() -> str:
     parts = [INTRODUCTION]
     for name in EXPERIMENTS:
         experiment = importlib.import_module(f"experiments.{name}")
-        parts.append(experiment.section(json.loads(experiment.RESULT.read_text())))
+        if experiment.RESULT.exists():
+            parts.append(experiment.section(json.loads(experiment.RESULT.read_text())))
     return "\n".join(parts)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import pocketbayes as pb
-from experiments.record import versions, write_result
+from experiments.record import cost, versions, write_result
 from experiments.resnet20 import DRAWS, EPOCHS, Bench, arguments, bench_of, quality
 from experiments.table5 import paper_row
 
@@ -51,7 +51,7 @@ def section(result: dict[str, Any]) -> str:
     table = "\n".join(lines)
     return f"""## Table 10: merging
 
-`{result["command"]}`, seed 0, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, one posterior, {EPOCHS} epochs of fine-tuning a row, {DRAWS} draws, 10,000 test images, files loaded from disk.
+`{result["command"]}`, seed 0, {cost(row["seconds"] for row in result["rows"].values())}, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, one posterior, {EPOCHS} epochs of fine-tuning a row, {DRAWS} draws, 10,000 test images, files loaded from disk.
 
 | | components | blends | bytes | accuracy (%) | NLL | ECE | paper: accuracy / NLL / ECE |
 |---|---|---|---|---|---|---|---|

@@ -19,7 +19,7 @@ from torch import nn
 
 import pocketbayes as pb
 from experiments.int8 import BITS, load_quantised, save_quantised
-from experiments.record import versions, write_result
+from experiments.record import cost, versions, write_result
 from experiments.resnet20 import (
     DRAWS,
     EPOCHS,
@@ -144,7 +144,7 @@ def section(result: dict[str, Any]) -> str:
     return f"""## Table 4: shared and quantised
 
 ResNet-20, the posterior at temperature {TEMPERATURE}, {EPOCHS} epochs of fine-tuning after sharing, {DRAWS} draws, 10,000 test images, files loaded from disk; bytes are those of the files (INT8: safetensors with packed
-bits, everything deterministic in fp32). Without pretraining: {SCRATCH_EPOCHS["cifar10"]} epochs on CIFAR-10 and {SCRATCH_EPOCHS["mnist"]} on MNIST from random weights. INT8 quantises the unshared posterior of the same table, without training after it.
+bits, everything deterministic in fp32). INT8 quantises the unshared posterior of the same table, without training after it.
 
 {parts}
 """
@@ -159,10 +159,11 @@ def table(name: str, part: dict[str, Any]) -> str:
         ]
         cells = (row, *counts, f"{runs[0]['bytes']:,}", quality(runs), PAPER[name].get(row, ""))
         lines.append(f"| {' | '.join(cells)} |")
-    rows = "\n".join(lines)
+    rows, scratch = "\n".join(lines), "shared, without pretraining" in part["rows"]
+    started = f" Without pretraining: {SCRATCH_EPOCHS[name]} epochs from random weights." * scratch
     return f"""### {name}
 
-`{part["command"]}`, torch {part["versions"]["torch"]}; standard errors over seeds where there is a ±, else seed 0.
+`{part["command"]}`, {cost(run["seconds"] for runs in part["rows"].values() for run in runs)}, torch {part["versions"]["torch"]}; standard errors over seeds where there is a ±, else seed 0.{started}
 
 | | outliers | blends | components | trained scalars | bytes | accuracy (%) | NLL | ECE | paper |
 |---|---|---|---|---|---|---|---|---|---|

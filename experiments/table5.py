@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import pocketbayes as pb
-from experiments.record import shown, versions, write_result
+from experiments.record import cost, shown, versions, write_result
 from experiments.resnet20 import DRAWS, EPOCHS, METRICS, TEMPERATURE, Bench, arguments, bench_of, quality
 from pocketbayes.sharing import Outliers
 
@@ -91,7 +91,7 @@ def section(result: dict[str, Any]) -> str:
     table = "\n".join(lines)
     return f"""## Table 5: what outliers and blends are worth
 
-`{result["command"]}`, {result["seeds"]} seed{"s" * (result["seeds"] > 1)}, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, all rows from one posterior at temperature {TEMPERATURE}, {EPOCHS} epochs of fine-tuning
+`{result["command"]}`, {result["seeds"]} seed{"s" * (result["seeds"] > 1)}, {cost(run["seconds"] for runs in rows.values() for run in runs)}, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, all rows from one posterior at temperature {TEMPERATURE}, {EPOCHS} epochs of fine-tuning
 each (the paper does not say how many it takes), scored on the 10,000 test images with {DRAWS} draws, the file loaded from disk. Counts and bytes are of seed 0; ± is the standard error over seeds of fine-tuning.
 
 | configuration | outliers | blends | components | bytes | accuracy (%) | NLL | ECE | paper: accuracy / NLL / ECE |

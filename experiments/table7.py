@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments.record import kept, versions, write_result
+from experiments.record import cost, kept, versions, write_result
 from experiments.resnet20 import DRAWS, Bench, arguments, bench_of
 from experiments.table5 import paper_file
 from pocketbayes import metrics
@@ -66,14 +66,15 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     bench = bench_of(args)
     others = {name: foreign(args.ood / file, bench.test_set().scaling) for name, file in FOREIGN.items()}
-    rows = {
-        name: kept(args.rows / f"ood {name}.json", lambda make=make: measure(make(), bench, others))["value"]
+    parts = {
+        name: kept(args.rows / f"ood {name}.json", lambda make=make: measure(make(), bench, others))
         for name, make in models(bench, args.pockets)
     }
     result = {
         "command": "python -m experiments.table7 --data DIR --ood OTHER",
         "images": {name: len(x) for name, x in others.items()},
-        "rows": rows,
+        "rows": {name: part["value"] for name, part in parts.items()},
+        "seconds": sum(part["seconds"] for part in parts.values()),
         "versions": versions(),
     }
     write_result(RESULT, result)
@@ -93,7 +94,7 @@ def section(result: dict[str, Any]) -> str:
     images = ", ".join(f"{count:,} of {name}" for name, count in sets.items())
     return f"""## Table 7: foreign images
 
-`{result["command"]}`, seed 0, torch {result["versions"]["torch"]}. ResNet-20 trained on CIFAR-10; its 10,000 test images against {images}, ranked by the entropy of the prediction, {DRAWS} draws.
+`{result["command"]}`, seed 0, {cost([result["seconds"]])}, torch {result["versions"]["torch"]}. ResNet-20 trained on CIFAR-10; its 10,000 test images against {images}, ranked by the entropy of the prediction, {DRAWS} draws.
 Foreign images are the positive class, so AUPR depends on how many there are: chance is {", ".join(f"{count / (count + 10_000):.3f}" for count in sets.values())}. The paper's ResNet-18 against all of SVHN: .887 / .840 / .293.
 
 {table}

@@ -1,11 +1,11 @@
-"""Make the rows of Tables 4, 5, 8 and 10 and of the frontier, several at a time.
+"""Make the rows of Tables 4, 5, 8 and 10 and of the frontier, several at a time, where a machine has the cores for it.
 
     python -m experiments.tables --data DIR --jobs 2                 # all that are missing, the most telling first
     python -m experiments.tables --data DIR --jobs 2 --match "table5 *" "frontier cifar10 best-*"
 
-Each row is made by a process with one thread: a step of a small network gains little from a second thread, which waits
-for the first after every operator.  Rows are kept under --rows as the tables' own commands keep them; these then find
-them and write their results.  Killed and started again, it goes on where it was.
+Each row is made by a process of its own with one thread, so that cores are used however small the network is.  Rows are
+kept under --rows as the tables' own commands keep them; these then find them and write their results.  Killed and
+started again, it goes on where it was.
 """
 
 from __future__ import annotations
