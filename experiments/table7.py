@@ -8,6 +8,7 @@ our pocket file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,11 @@ def models(bench: Bench, files: Sequence[Path]) -> Iterator[tuple[str, Callable[
         yield f"ours, {path.stat().st_size:,} bytes", lambda path=path: pb.load(path, bench.fresh())
 
 
+def plain(name: str) -> str:
+    """As part of a file's name."""
+    return re.sub(r"\W+", "-", name.lower())
+
+
 def measure(model: nn.Module, bench: Bench, others: dict[str, Tensor]) -> dict[str, dict[str, float]]:
     """AUROC, AUPR and FPR85 by the entropy of the prediction, foreign images being the positive class."""
     inside = pb.predict(model, bench.test_set().inputs(), samples=DRAWS).entropy
@@ -67,7 +73,7 @@ def main() -> None:
     bench = bench_of(args)
     others = {name: foreign(args.ood / file, bench.test_set().scaling) for name, file in FOREIGN.items()}
     parts = {
-        name: kept(args.rows / f"ood {name}.json", lambda make=make: measure(make(), bench, others))
+        name: kept(args.rows / f"ood-{plain(name)}.json", lambda make=make: measure(make(), bench, others))
         for name, make in models(bench, args.pockets)
     }
     result = {
