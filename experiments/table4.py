@@ -131,7 +131,7 @@ def main() -> None:
     bench = bench_of(args, args.set, FOLDERS[args.set])
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     rows: dict[str, Any] = {}
-    command = f"python -m experiments.table4 --data DIR --set {args.set}"
+    command = f"python -m experiments.table4 --data DIR --set {args.set} --seeds {args.seeds}"
     for name, runs in rows_of(bench, args.seeds):
         rows[name] = runs
         result[args.set] = {"command": command, "rows": rows, "versions": versions()}

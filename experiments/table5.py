@@ -61,7 +61,7 @@ def main() -> None:
     bench = bench_of(args)
     rows = {name: [ablated(bench, name, seed) for seed in range(args.seeds)] for name in CONFIGURATIONS}
     result = {
-        "command": "python -m experiments.table5 --data DIR",
+        "command": f"python -m experiments.table5 --data DIR --seeds {args.seeds}",
         "seeds": args.seeds,
         "rows": rows,
         "versions": versions(),
