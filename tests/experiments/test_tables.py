@@ -211,7 +211,7 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
 ) -> None:
     name = "mnist"
     monkeypatch.setattr(
-        frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1, 1, 0.02)}
+        frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1, 1, 0.02, trained=True)}
     )
     monkeypatch.setattr(frontier, "SEEDS", 2)
     plan = pb.Plan
@@ -233,6 +233,11 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     assert published == (tiny / "work" / "frontier-mnist" / f"{best}.pocket").read_bytes()
     assert f'"seed": {best[-1]}' in (tiny / "models" / "resnet20-mnist.json").read_text()
     text = frontier.section(result)
+    assert (
+        runs["trained-widths-calibrated"]["validation"]["sharing"]
+        == runs["trained-widths"]["validation"]["sharing"]
+    )
+    assert "Widths trained while sharing" in text and "Widths trained" not in frontier.section(first)
     assert "| at most 30,000 | " in text and "with labels alone" in text and "best, 2 seeds" in text
     assert frontier.RESULT.with_suffix(".svg").exists()
     with pytest.raises(SystemExit):
