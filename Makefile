@@ -32,10 +32,10 @@ demo: $(VENV)/.demo  ## train, compress and evaluate a network on digits
 	$(BIN)/pocketbayes demo
 
 test: $(VENV)/.test  ## the default test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 test-slow: $(VENV)/.test  ## everything, the slow tests too
-	$(BIN)/python -m pytest -m "not page"
+	$(BIN)/python -m pytest -n auto -m "not page"
 
 check: $(VENV)/.test  ## lint and types
 	$(BIN)/ruff check src tests benchmarks experiments
