@@ -42,7 +42,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     bench = bench_of(args)
     result = {
-        "command": "python -m experiments.table8 --data DIR",
+        "command": " ".join(["python -m experiments.table8 --data DIR --taus", *map(str, sorted(args.taus))]),
         "rows": {str(tau): row(bench, tau) for tau in sorted(args.taus)},
         "versions": versions(),
     }
