@@ -164,7 +164,8 @@ def main() -> None:
     wanted = {part for part in planned if args.parts is None or part in args.parts}
     there = {part for part in planned if (bench.rows / f"{part}.json").exists()}
     runs = {part: compressed(bench, part, planned[part]) for part in planned if part in wanted | there}
-    command = f"python -m experiments.frontier --data DIR --set {args.set}"
+    made = "" if runs.keys() == planned.keys() else " --parts " + " ".join(runs)
+    command = f"python -m experiments.frontier --data DIR --set {args.set}{made}"
     publish(bench, runs, command)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     result[args.set] = {"command": command, "start": start, "runs": runs, "versions": versions()}
@@ -218,15 +219,16 @@ def table(name: str, part: dict[str, Any]) -> str:
 {" ".join(filter(None, paragraphs))}"""
 
 
+def in_words(found: dict[str, float]) -> str:
+    return f"{100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f}"
+
+
 def stages_paragraph(runs: dict[str, Any]) -> str:
     """What each stage does to the best row, seed 0."""
     if "best-0" not in runs:
         return ""
     run = runs["best-0"]
-    told = "; ".join(
-        f"{stage} {100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f}"
-        for stage, found in run["validation"].items()
-    )
+    told = "; ".join(f"{stage} {in_words(found)}" for stage, found in run["validation"].items())
     return f"Validation images, best row, seed 0, accuracy / NLL / ECE after each stage: {told} ({run['calibration']})."
 
 
@@ -237,7 +239,7 @@ def widths_paragraph(runs: dict[str, Any]) -> str:
         return ""
     seen = [list(runs[name]["validation"].values())[-1] for name in names]
     told = [
-        f"{100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f}"
+        in_words(found)
         for name, judged in zip(names, seen, strict=True)
         for found in (judged, runs[name]["test"])
     ]
@@ -259,7 +261,7 @@ def distillation_paragraph(runs: dict[str, Any]) -> str:
     told = []
     for name in (name for name in taught if name in runs):
         found = list(runs[name]["validation"].values())[-1]
-        told.append(f"{100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f} {taught[name]}")
+        told.append(f"{in_words(found)} {taught[name]}")
     return f"Distillation, in short runs at the best row's budget, validation images: {', '.join(told)}."
 
 

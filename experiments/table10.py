@@ -59,7 +59,7 @@ def section(result: dict[str, Any]) -> str:
 
 Merging takes the file from {before["bytes"]:,} to {after["bytes"]:,} bytes and changes accuracy by {100 * (after["test"]["accuracy"] - before["test"]["accuracy"]):+.2f} points, NLL by {after["test"]["nll"] - before["test"]["nll"]:+.4f} (one run
 each; the test images alone give accuracies a standard error of 0.28 points). The paper reports a gain of 2.25 points. Components that
-merging joins are close to one another by its own threshold, and both rows are fine-tuned for as long: there is little for it to change here but the bytes. Of 6,000 components some are empty once the outliers are out.
+merging joins are close to one another by its own threshold, and both rows are fine-tuned for as long: there is little for it to change here but the bytes.
 """
 
 

@@ -101,7 +101,7 @@ each (the paper does not say how many it takes), scored on the 10,000 test image
 {" ".join(f"{word} change: {text}." for word, text in gaps.items())} One start, so the error over seeds leaves out that of stage 1 and of the test images (0.28 points of accuracy).
 
 Where this differs from the paper: there blends give half a point and outliers three quarters, here outliers give nearly all and blends nothing that can be told from noise. An ECE of more than a tenth at 90 % accuracy can only be
-too little confidence: weights that the outlier rules would keep apart take the widths of their clusters, which are too wide for them.
+too little confidence. A likely reason, not measured: weights that the outlier rules would keep apart take the widths of their clusters.
 """
 
 
