@@ -5,10 +5,10 @@
     python -m experiments.train_network --data DIR --set mnist --epochs 8
     python -m experiments.frontier --data DIR --set mnist
 
-`pb.compress` from the network that `train_network` trained: each budget takes a few epochs, the best row more, with three
-seeds; short runs show what distillation is worth, from the network itself and from its earlier cycles too, others what it
-is to train the widths while sharing.  Widths are calibrated on validation images, and those choose the seed whose file
-goes to experiments/models.  The test set is used once for each file, loaded back from disk.
+`pb.compress` from the network that `train_network` trained, taught by it and by its earlier cycles: the curve by one recipe,
+the best row by a longer one, with three seeds; and the curve's recipe without its teachers.  Widths are calibrated on
+validation images, and those choose the seed whose file goes to experiments/models.  The test set is used once for each
+file, loaded back from disk.
 """
 
 from __future__ import annotations
@@ -35,19 +35,22 @@ TICKS = (20, 50, 100, 200, 500, 1000)  # KB, in the figure
 class Course(NamedTuple):
     """What is run on one data set."""
 
-    budgets: tuple[int, ...]
-    best: int  # the budget of the best row
-    short: int  # epochs of sharing to see what distillation is worth
-    long: int  # epochs of sharing for the curve
-    longest: int  # and for the best row
-    settling: int  # epochs of settling for the best row; all others have one
-    temperature: float  # of the posterior
-    trained: bool = False  # try training the widths too
+    budgets: tuple[int, ...]  # of the curve
+    curve: pb.Plan
+    largest: int  # bytes of the best row
+    best: pb.Plan
 
 
+PLAN = pb.Plan(prior=PRIOR, distillation=0.5, calibrate=True)
+DIGITS = replace(PLAN, temperature=0.02, epochs=2)
 COURSES = {
-    "cifar10": Course((200_000, 110_000, 64_000, 50_000, 40_000), 90_000, 2, 3, 5, 2, 0.01, trained=True),
-    "mnist": Course((60_000, 20_000), 30_000, 1, 2, 2, 1, 0.02),
+    "cifar10": Course(
+        (200_000, 90_000, 64_000, 40_000),
+        replace(PLAN, temperature=0.02, epochs=3, settling_epochs=0, lr=1e-3, rho_lr=1e-3),
+        90_000,
+        replace(PLAN, temperature=0.01, epochs=5, settling_epochs=2),
+    ),
+    "mnist": Course((60_000, 20_000), DIGITS, 30_000, DIGITS),
 }
 OTHERS = {  # bytes, accuracy, NLL, ECE: the paper's rows
     "cifar10": {
@@ -72,25 +75,29 @@ class Part(NamedTuple):
 
 def parts(course: Course, teachers: int) -> dict[str, Part]:
     """By name, the most important first."""
-    plan = pb.Plan(
-        prior=PRIOR, temperature=course.temperature, distillation=0.5, calibrate=True, epochs=course.long
-    )
-    best = replace(plan, epochs=course.longest, settling_epochs=course.settling)
-    short = replace(plan, epochs=course.short)
-    trained = replace(plan, temperature=0.02, epochs=3, settling_epochs=0, lr=1e-3, rho_lr=1e-3)
-    widths = {
-        "trained-widths": Part(course.best, replace(trained, calibrate=False)),
-        "trained-widths-calibrated": Part(course.best, trained),
+    untaught = {
+        **(
+            {"self-taught": Part(course.largest, course.curve, tested=False, alone=True)}
+            if teachers > 1
+            else {}
+        ),
+        "labels-alone": Part(course.largest, replace(course.curve, distillation=0.0), tested=False),
     }
     return {
-        "best-0": Part(course.best, best),
-        **{f"budget-{size}": Part(size, plan) for size in course.budgets},
-        **{f"best-{seed}": Part(course.best, replace(best, seed=seed)) for seed in range(1, SEEDS)},
-        "distilled": Part(course.best, short, tested=False),
-        **({"self-taught": Part(course.best, short, tested=False, alone=True)} if teachers > 1 else {}),
-        "labels-alone": Part(course.best, replace(short, distillation=0.0), tested=False),
-        **(widths if course.trained else {}),
+        "best-0": Part(course.largest, course.best),
+        **{f"budget-{size}": Part(size, course.curve) for size in course.budgets},
+        **untaught,
+        **{f"best-{seed}": Part(course.largest, replace(course.best, seed=seed)) for seed in range(1, SEEDS)},
     }
+
+
+def on_curve(name: str, runs: dict[str, Any]) -> list[dict[str, Any]]:
+    """The curve's runs, small files first; the best row's first seed is one of them where their recipes are the same."""
+    course = COURSES[name]
+    ours = [run for key, run in runs.items() if key.startswith("budget-")]
+    if course.best == course.curve and "best-0" in runs:
+        ours.append(runs["best-0"])
+    return sorted(ours, key=lambda run: run["bytes"])
 
 
 def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
@@ -129,17 +136,12 @@ def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
     return bench.measured(name, make)
 
 
-def validation_nll(run: dict[str, Any]) -> float:
-    """Of the model as it was saved."""
-    return list(run["validation"].values())[-1]["nll"]
-
-
 def publish(bench: Bench, runs: dict[str, dict[str, Any]], command: str) -> None:
     """The best seed's file, by validation NLL, with its report, beside the experiments."""
     seeds = [name for name in runs if name.startswith("best-")]
     if not seeds:
         return
-    best = min(seeds, key=lambda name: validation_nll(runs[name]))
+    best = min(seeds, key=lambda name: judged(runs[name])["nll"])
     file = bench.work / f"{best}.pocket"
     if file.exists():
         MODELS.mkdir(exist_ok=True)
@@ -198,19 +200,23 @@ def table(name: str, part: dict[str, Any]) -> str:
         size = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
         lines.append(f"| **best, {len(best)} seed{'s' * (len(best) > 1)}** | {size} | {quality(best)} |")
     lines += [
-        f"| at most {run['max_bytes']:,} | {run['bytes']:,} | {quality([run])} |"
-        for key, run in runs.items()
-        if key.startswith("budget-")
+        f"| curve, at most {run['max_bytes']:,} | {run['bytes']:,} | {quality([run])} |"
+        for run in reversed(on_curve(name, runs))
+        if run not in best
     ]
     lines += [
         f"| {row} | {size:,} | {100 * accuracy:.2f} | {nll} | {ece} |"
         for row, (size, accuracy, nll, ece) in OTHERS[name].items()
     ]
     rows = "\n".join(lines)
-    paragraphs = (stages_paragraph(runs), widths_paragraph(runs), distillation_paragraph(runs))
+    if course.best == course.curve:
+        recipes = f"All rows: {recipe(course.curve)}."
+    else:
+        recipes = f"The curve: {recipe(course.curve)}, seed 0; the best row: {recipe(course.best)}."
+    paragraphs = (stages_paragraph(runs), recipes_paragraph(name, runs), distillation_paragraph(name, runs))
     return f"""### {name}
 
-`{part["command"]}`, {cost(run["seconds"] for run in runs.values())}, torch {part["versions"]["torch"]}. The curve: {course.long} epochs of sharing and one of settling, seed 0; the best row: {course.longest} and {course.settling}.
+`{part["command"]}`, {cost(run["seconds"] for run in runs.values())}, torch {part["versions"]["torch"]}. {recipes}
 
 | | bytes | accuracy (%) | NLL | ECE |
 |---|---|---|---|---|
@@ -219,8 +225,21 @@ def table(name: str, part: dict[str, Any]) -> str:
 {" ".join(filter(None, paragraphs))}"""
 
 
+def recipe(plan: pb.Plan) -> str:
+    widths = "that train the widths too" if plan.rho_lr else "with Laplace widths"
+    return (
+        f"temperature {plan.temperature:g}, {plan.epochs} epochs of sharing {widths} (learning rate {plan.lr:g}), "
+        f"{plan.settling_epochs} of settling"
+    )
+
+
 def in_words(found: dict[str, float]) -> str:
     return f"{100 * found['accuracy']:.2f} / {found['nll']:.4f} / {found['ece']:.4f}"
+
+
+def judged(run: dict[str, Any]) -> dict[str, float]:
+    """On validation images, as it was saved."""
+    return list(run["validation"].values())[-1]
 
 
 def stages_paragraph(runs: dict[str, Any]) -> str:
@@ -232,37 +251,33 @@ def stages_paragraph(runs: dict[str, Any]) -> str:
     return f"Validation images, best row, seed 0, accuracy / NLL / ECE after each stage: {told} ({run['calibration']})."
 
 
-def widths_paragraph(runs: dict[str, Any]) -> str:
-    """Widths trained while sharing, beside the best row."""
-    names = ("trained-widths", "trained-widths-calibrated")
-    if not {"best-0", *names} <= runs.keys():
+def recipes_paragraph(name: str, runs: dict[str, Any]) -> str:
+    """The curve's recipe beside the best row's at the same budget, where they differ."""
+    same = f"budget-{COURSES[name].largest}"
+    if not {"best-0", same} <= runs.keys():
         return ""
-    seen = [list(runs[name]["validation"].values())[-1] for name in names]
-    told = [
-        in_words(found)
-        for name, judged in zip(names, seen, strict=True)
-        for found in (judged, runs[name]["test"])
-    ]
+    curve, best = runs[same], runs["best-0"]
     return (
-        "Widths trained while sharing (temperature 0.02, 3 epochs with learning rate 1e-3, no settling), validation and then test images: "
-        f"{told[0]} and {told[1]} at {runs[names[0]]['bytes']:,} bytes; with {runs[names[1]]['calibration']} by validation NLL {told[2]} and {told[3]}. "
-        "By validation images alone this would be the best row; that one was measured before and is left as it is, since test images do not like this one better."
+        f"The curve's recipe at the best row's budget, validation images: {in_words(judged(curve))} with {curve['calibration']}, "
+        f"against {in_words(judged(best))}; test images: {in_words(curve['test'])} against {in_words(best['test'])}. "
+        f"It came later, takes {curve['seconds'] / best['seconds']:.0%} of the time, and validation images prefer it; these are 2,500, "
+        "and easier than the test images. The best row stays the one that was measured first."
     )
 
 
-def distillation_paragraph(runs: dict[str, Any]) -> str:
-    taught = {
-        "distilled": "with half of the targets from the network and its earlier cycles",
+def distillation_paragraph(name: str, runs: dict[str, Any]) -> str:
+    """What the teachers are worth to the curve's recipe."""
+    course = COURSES[name]
+    taught = "best-0" if course.best == course.curve else f"budget-{course.largest}"
+    told = {
+        taught: "with half of the targets from the network and its earlier cycles",
         "self-taught": "from the network alone",
         "labels-alone": "with labels alone",
     }
-    if not {"distilled", "labels-alone"} <= runs.keys():
+    if not {taught, "labels-alone"} <= runs.keys():
         return ""
-    told = []
-    for name in (name for name in taught if name in runs):
-        found = list(runs[name]["validation"].values())[-1]
-        told.append(f"{in_words(found)} {taught[name]}")
-    return f"Distillation, in short runs at the best row's budget, validation images: {', '.join(told)}."
+    found = ", ".join(f"{in_words(judged(runs[key]))} {words}" for key, words in told.items() if key in runs)
+    return f"Distillation, the curve's recipe at the best row's budget, validation images: {found}."
 
 
 def plot(result: dict[str, Any]) -> None:
@@ -288,20 +303,17 @@ def plot(result: dict[str, Any]) -> None:
 
 def _panel(ax: Any, name: str, part: dict[str, Any], metric: str, place: int) -> None:
     scale = 100 if metric == "accuracy" else 1
-    kinds = {
-        kind: sorted((r for key, r in part["runs"].items() if key.startswith(kind)), key=lambda r: r["bytes"])
-        for kind in ("budget-", "best-")
-    }
-    runs, best = kinds["budget-"], kinds["best-"]
+    runs = on_curve(name, part["runs"])
+    best = [run for key, run in part["runs"].items() if key.startswith("best-")]
     if runs:
         sizes, values = [r["bytes"] / 1e3 for r in runs], [scale * r["test"][metric] for r in runs]
-        ax.plot(sizes, values, "o-", label="pocketbayes")
+        ax.plot(sizes, values, "o-", label="pocketbayes, curve")
     ax.plot(
         [r["bytes"] / 1e3 for r in best],
         [scale * r["test"][metric] for r in best],
         "*",
         markersize=11,
-        label="pocketbayes, longer training" if runs else "pocketbayes",
+        label="pocketbayes, best row",
     )
     for marker, (other, values) in zip("sD", OTHERS[name].items(), strict=True):
         ax.plot(values[0] / 1e3, scale * values[1 + place], marker, label=other)
