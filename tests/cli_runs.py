@@ -19,6 +19,25 @@ value = 3
 def net():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10))
 
+class Viewed(nn.Module):
+    """Its `view` needs channels that come first in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(4 * 36, 2)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).relu().view(len(x), -1))
+
+def pictures():
+    """A bar, upright or lying, and noise."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(2, (300,), generator=g)
+    x = 0.3 * torch.randn(300, 1, 8, 8, generator=g)
+    x[y == 0, :, 3] += 1
+    x[y == 1, :, :, 3] += 1
+    return (x[:200], y[:200]), (x[200:], y[200:])
+
 def sized(num_classes, in_features):
     return nn.Sequential(nn.Flatten(), nn.Linear(in_features, 8), nn.ReLU(), nn.Linear(8, num_classes))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -219,3 +220,105 @@ BAD = {
 def test_bad_input_gets_an_error_that_teaches(attempt, message: str) -> None:
     with pytest.raises((ValueError, AttributeError), match=message):
         attempt(pb.bayesianize(nets.mlp([4, 8, 3])))
+
+
+# --- networks whose code stands in the way of speed ------------------------------------------------------------------
+
+
+class LeNet(nn.Module):
+    """`view` of what a convolution returns: only where channels come first in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 6, 3), nn.Linear(6 * 36, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.conv(x).relu().view(len(x), -1))
+
+
+class Standardised(nn.Conv2d):
+    """A layer that has a `view` of its own weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.weight.view(len(self.weight), -1)
+        return nn.functional.conv2d(
+            x, ((flat - flat.mean(1, keepdim=True)) / flat.std()).view_as(self.weight)
+        )
+
+
+class InPlace(nn.Module):
+    def __init__(self, fixed: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.first.requires_grad_(not fixed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x -= 1.0
+        x = self.first(x)
+        return x.add_(self.last(x))
+
+
+HARD = {
+    "a view of activations": (LeNet, (3, 8, 8)),
+    "a view of a weight": (
+        lambda: nn.Sequential(Standardised(3, 6, 3), nn.Flatten(), nn.Linear(216, 3)),
+        (3, 8, 8),
+    ),
+    "a norm over another axis": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(5), nn.Flatten(), nn.Linear(40, 3)),
+        (5, 4),
+    ),
+    "inputs overwritten": (lambda: InPlace(False), (4,)),
+    "inputs overwritten, and what is computed once": (lambda: InPlace(True), (4,)),
+}
+
+
+@pytest.mark.parametrize(("make", "shape"), HARD.values(), ids=HARD)
+@pytest.mark.parametrize("batch", [2, 5])
+def test_no_code_is_too_odd_to_predict_with(make, shape: tuple[int, ...], batch: int) -> None:
+    model, x = pb.bayesianize(make(), sigma=pb.Constant(0.3)), torch.randn(batch, *shape)
+    given, seen = x.clone(), []
+    with torch.no_grad():
+        for s in range(4):
+            with pb.one_draw(model.eval(), draw_seed(1, s)):
+                seen.append(model(x.clone()).double().softmax(-1))
+    p = pb.predict(model, x, samples=4, seed=1, draws=True)
+    torch.testing.assert_close(p.draws, torch.stack(seen), rtol=1e-4, atol=1e-6)
+    assert torch.equal(x, given)
+
+
+def test_a_deterministic_network_is_run_as_it_is() -> None:
+    plain, x = LeNet(), torch.randn(5, 3, 8, 8)
+    torch.testing.assert_close(pb.predict(plain, x).probs, plain(x).double().softmax(1))
+
+
+def test_a_real_error_of_the_network_is_shown_as_it_is() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        pb.predict(pb.bayesianize(LeNet()), torch.randn(2, 3, 9, 9))
+
+
+def test_any_function_of_output_and_target_judges() -> None:
+    model, batches = pb.bayesianize(nets.mlp([4, 8, 1])), [(torch.randn(20, 4), torch.randn(20, 1))]
+    by_function = pb.evaluate(model, batches, likelihood=lambda out, y: 0.5 * (y - out).square().sum(1))
+    expected = pb.evaluate(model, batches, likelihood=Gaussian(1.0)).nll - 0.5 * math.log(2 * math.pi)
+    assert by_function.nll == pytest.approx(expected, abs=1e-6)
+    assert (
+        pb.calibrate(model, batches, likelihood=lambda out, y: (y - out).abs().sum(1), samples=2).factor > 0
+    )
+
+
+@pytest.mark.parametrize("labels", [{}, {"labels": torch.zeros(6, dtype=torch.long)}], ids=["none", "labels"])
+def test_foreign_inputs_may_come_as_dicts(labels: dict[str, Tensor]) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nets.mlp([4, 8, 3])
+
+        def forward(self, pixels: Tensor) -> Tensor:
+            return self.net(pixels)
+
+    model, x, far = pb.bayesianize(Named()), torch.randn(6, 4), torch.randn(6, 4)
+    inside = [{"pixels": x, "labels": torch.zeros(6, dtype=torch.long)}]
+    found = pb.evaluate(model, inside, ood=[{"pixels": far, **labels}])
+    entropy = [pb.predict(model, {"pixels": t}).entropy for t in (x, far)]
+    assert found["auroc"] == pytest.approx(pb.metrics.auroc(*entropy))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from scipy.optimize import minimize_scalar
-from torch import nn
+from torch import Tensor, nn
 
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
@@ -33,7 +33,7 @@ def calibrate(
     model: nn.Module,
     loader: Iterable[Any],
     *,
-    likelihood: Likelihood | None = None,
+    likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     samples: int = 8,
     seed: int = 0,
     progress: bool = False,

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.ensemble import unwrap
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, target_key, unpack
 from pocketbayes.loop import count_examples
 from pocketbayes.posterior.convert import to_deterministic
-from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.posterior.weights import stochastic_weights, unwrap
 
 
 class Distilled:
@@ -59,6 +58,11 @@ class Distilled:
         if isinstance(self.loader, (list, tuple)):
             return range(count_examples(self.loader))
         return self.loader.dataset  # type: ignore[attr-defined]
+
+    @property
+    def sampler(self) -> Any:
+        """The loader's own, for it may choose a part of the data set."""
+        return getattr(self.loader, "sampler", None)
 
     def __iter__(self) -> Iterator[Any]:
         # Not a generator function: the loader draws its order now, and not when the first batch is asked for.

@@ -2,14 +2,15 @@
 
 The draws are made once and run through a plain clone of the model: no parametrization is left in it, its norms are
 folded into the layers before them, its convolutions are channels-last, and whatever does not depend on a random
-weight is computed once for all draws.  Each of these is used only where it shows itself safe on the first batch.
+weight is computed once for all draws.  Each of these is used only where it shows itself safe on the first batch, which
+also tells whether the network writes into its inputs, so that every draw must have a copy of its own.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from pocketbayes.graph import Affine, fold_norms, split_prefix, trace
+from pocketbayes.layout import channels_last
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.draws import Draw, draws_of, mix
-from pocketbayes.posterior.weights import Site, sites, stochastic_weights
+from pocketbayes.posterior.weights import Site, sites, stochastic_weights, unwrap
 
 VMAP_BATCH = 2  # up to this batch size one vectorised pass beats S passes (benchmarks/predict.py)
 
@@ -27,13 +29,6 @@ VMAP_BATCH = 2  # up to this batch size one vectorised pass beats S passes (benc
 def draw_seed(seed: int, number: int) -> int:
     """The seed of draw `number` of a prediction: `one_draw(model, draw_seed(seed, s))` sees the same weights."""
     return mix(seed, number)
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside DistributedDataParallel or torch.compile."""
-    wrappers = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
-    inner = wrappers.get(type(model).__name__)
-    return model if inner is None else unwrap(getattr(model, inner))
 
 
 class Slot:
@@ -47,7 +42,7 @@ class Slot:
 
     def draw(self, seed: int) -> Tensor:
         value = self.site.weight.sample(self.site.original, Draw(mix(seed, self.part)))
-        return _channels_last(value if self.affine is None else self.affine(value))
+        return value if self.affine is None else self.affine(value)
 
 
 class Ensemble:
@@ -74,6 +69,8 @@ class Ensemble:
         self._stacked: dict[str, Tensor] | None = None
         self._prefix: fx.GraphModule | None = None
         self._net: nn.Module | None = None
+        self._layout: Callable[[Tensor], Tensor] = _as_it_is
+        self._writes = False  # into its inputs
         self._build()
 
     # --- the clone -------------------------------------------------------------------------------------------
@@ -95,29 +92,53 @@ class Ensemble:
         self._slots = list(slots.values())
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Fold, split and check on the first batch; fall back to the plain clone where anything differs."""
+        """Lay out, fold, split and check on the first batch; fall back to the plain clone where anything differs."""
         self._net = self._plain
-        if not (self._fast and self._slots):
+        if not self._slots:
             return
-        expected = self._plain(*args, **kwargs)
-        graph = trace(self._plain)
+        expected = self._try_layouts(args, kwargs)
+        graph = trace(self._plain) if self._fast else None
         if graph is None:
             return
         random = {id(slot.parameter) for slot in self._slots}
-        folded = fold_norms(graph, random)
-        prefix, net = split_prefix(graph, random)
+        args, kwargs = self._laid_out(args, kwargs)
         try:
-            result = net(*prefix(*args, **kwargs)) if prefix is not None else net(*args, **kwargs)
+            folded = fold_norms(graph, random)
+            prefix, net = split_prefix(graph, random)
+            if prefix is not None:
+                args, kwargs = prefix(*_copied(args), **_copied(kwargs)), {}
+            result, writes = _watched(net, args, kwargs)
             same = _close(result, expected)
         except Exception:  # a traced graph may fail in any way; the plain clone is then the answer
             same = False
         if same:
-            self._prefix, self._net = prefix, net
+            self._prefix, self._net, self._writes = prefix, net, self._writes or writes
             for slot in self._slots:
                 slot.affine = folded.get(id(slot.parameter))
         else:
             self._build()
             self._net = self._plain
+
+    def _try_layouts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The plain clone's output, channels-last if it can."""
+        if self._fast:
+            try:
+                self._layout = channels_last
+                for slot in self._slots:
+                    slot.parameter.data = channels_last(slot.parameter.data)
+                output, self._writes = _watched(self._plain, *self._laid_out(args, kwargs))
+                return output
+            except (
+                RuntimeError
+            ):  # perhaps a `view` that needs the other layout; if not, it is raised again below
+                self._layout = _as_it_is
+                self._build()
+                self._net = self._plain
+        output, self._writes = _watched(self._plain, args, kwargs)
+        return output
+
+    def _laid_out(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        return pytree.tree_map_only(Tensor, self._layout, (args, kwargs))  # type: ignore[no-any-return]
 
     # --- weights ---------------------------------------------------------------------------------------------
 
@@ -125,7 +146,7 @@ class Ensemble:
         """Draw `number`, from the cache or made anew; the cache never exceeds `max_bytes`."""
         if number in self._sets:
             return self._sets[number]
-        drawn = [slot.draw(draw_seed(self._seed, number)) for slot in self._slots]
+        drawn = [self._layout(slot.draw(draw_seed(self._seed, number))) for slot in self._slots]
         size = sum(w.nbytes for w in drawn)
         if (len(self._sets) + 1) * size <= self._max_bytes:
             self._sets[number] = drawn
@@ -151,19 +172,23 @@ class Ensemble:
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """The model's output for each draw in turn, BatchNorm and dropout in evaluation mode."""
-        args, kwargs = pytree.tree_map_only(Tensor, _channels_last, (args, kwargs))
         if self._net is None:
             self._prepare(args, kwargs)
+        args, kwargs = self._laid_out(args, kwargs)
         if self._prefix is not None:
-            args, kwargs = self._prefix(*args, **kwargs), {}
+            args, kwargs = self._prefix(*self._own(args), **self._own(kwargs)), {}
         yield from self._vectorised(args, kwargs) or self._one_by_one(args, kwargs)
+
+    def _own(self, inputs: Any) -> Any:
+        """To be written into where the network does."""
+        return _copied(inputs) if self._writes else inputs
 
     def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
         assert self._net is not None
         for number in range(self.samples):
             for slot, value in zip(self._slots, self._weights(number), strict=True):
                 slot.parameter.data = value
-            yield self._net(*args, **kwargs)
+            yield self._net(*self._own(args), **self._own(kwargs))
 
     def _vectorised(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """All draws in one vmapped pass, for the smallest batches; None where vmap cannot."""
@@ -176,7 +201,7 @@ class Ensemble:
             return None
 
         def run(weights: dict[str, Tensor]) -> Any:
-            return torch.func.functional_call(net, weights, args, kwargs)
+            return torch.func.functional_call(net, weights, self._own(args), self._own(kwargs))
 
         try:
             with warnings.catch_warnings():
@@ -189,8 +214,22 @@ class Ensemble:
         return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(self.samples)]
 
 
-def _channels_last(tensor: Tensor) -> Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _copied(inputs: Any) -> Any:
+    return pytree.tree_map_only(Tensor, torch.clone, inputs)
+
+
+def _watched(net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """The output for a copy of the inputs, and whether it was written into."""
+    theirs, spec = pytree.tree_flatten((args, kwargs))
+    copies = _copied(theirs)
+    args, kwargs = pytree.tree_unflatten(copies, spec)
+    output = net(*args, **kwargs)
+    pairs = [(a, b) for a, b in zip(theirs, copies, strict=True) if isinstance(a, Tensor)]
+    return output, not all(torch.equal(a, b) for a, b in pairs)
 
 
 def _close(a: Any, b: Any) -> bool:

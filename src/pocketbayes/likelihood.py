@@ -25,7 +25,7 @@ class Batch(NamedTuple):
         return len(tensors[0]) if tensors else len(self.target)
 
 
-_TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 
 
 def unpack(batch: Any, device: torch.device | None = None) -> Batch:
@@ -44,10 +44,10 @@ def unpack(batch: Any, device: torch.device | None = None) -> Batch:
 
 def target_key(batch: Mapping[str, Any]) -> str:
     """The key under which a dict batch has its targets."""
-    key = next((k for k in _TARGET_KEYS if k in batch), None)
+    key = next((k for k in TARGET_KEYS if k in batch), None)
     if key is None:
         raise ValueError(
-            f"A dict batch needs its targets under one of {_TARGET_KEYS}, got keys {list(batch)}."
+            f"A dict batch needs its targets under one of {TARGET_KEYS}, got keys {list(batch)}."
         )
     return key
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from pocketbayes import metrics
 from pocketbayes.ensemble import Ensemble
 from pocketbayes.likelihood import (
+    TARGET_KEYS,
     Batch,
     Categorical,
     Gaussian,
     Heteroscedastic,
     Likelihood,
+    as_likelihood,
     output_tensor,
     unpack,
 )
@@ -62,7 +64,7 @@ def predict(
     *,
     samples: int = 30,
     seed: int = 0,
-    likelihood: Likelihood | None = None,
+    likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     batch_size: int = 256,
     draws: bool = False,
     max_bytes: int = 2 << 30,
@@ -80,7 +82,7 @@ def predict(
     device = next((p.device for p in model.parameters()), None)
     inputs = [_to_device(batch, device) for batch in _slices(x, batch_size)]
     ensemble = Ensemble(model, samples=samples, seed=seed, max_bytes=max_bytes)
-    reduce = reducer(likelihood if likelihood is not None else Categorical(), keep=draws)
+    reduce = reducer(Categorical() if likelihood is None else as_likelihood(likelihood), keep=draws)
     return reduce.join([reduce(ensemble.outputs(*b.args, **b.kwargs)) for b in inputs])
 
 
@@ -88,7 +90,7 @@ def evaluate(
     model: nn.Module,
     loader: Iterable[Any],
     *,
-    likelihood: Likelihood | None = None,
+    likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     samples: int = 30,
     seed: int = 0,
     ood: Iterable[Any] | None = None,
@@ -97,11 +99,11 @@ def evaluate(
 ) -> Evaluation:
     """How good and how honest the predictions are: accuracy, NLL, ECE, Brier ...; RMSE and NLL for regression.
 
-    With `ood`, batches of foreign inputs (with or without labels), also how well uncertainty tells them apart: AUROC,
-    AUPR and the false-positive rates at 85 % and 95 % true positives, by predictive entropy.  A deterministic model is
-    evaluated in one pass.
+    With `ood`, batches of foreign inputs, also how well uncertainty tells them apart: AUROC, AUPR and the
+    false-positive rates at 85 % and 95 % true positives, by predictive entropy.  They are tensors, or batches as in
+    `loader`: the last of a tuple, and a dict's labels, are left aside.  A deterministic model is evaluated in one pass.
     """
-    likelihood = likelihood if likelihood is not None else Categorical()
+    likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
     ensemble = Ensemble(model, samples=samples, seed=seed, max_bytes=max_bytes)
     reduce = reducer(likelihood, keep=not isinstance(likelihood, Categorical))
     device = next((p.device for p in model.parameters()), None)
@@ -289,6 +291,8 @@ def _inputs_of(raw: Any, device: torch.device | None) -> Batch:
     """A batch of inputs, whose labels, if any, are left aside."""
     if isinstance(raw, Tensor):
         return _to_device(Batch((raw,), {}, None), device)
+    if isinstance(raw, Mapping):
+        return _to_device(Batch((), {k: v for k, v in raw.items() if k not in TARGET_KEYS}, None), device)
     return unpack(raw, device) if len(raw) > 1 else _to_device(Batch((raw[0],), {}, None), device)
 
 

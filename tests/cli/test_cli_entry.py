@@ -116,6 +116,10 @@ def test_a_call_without_a_command_shows_the_help(capsys: pytest.CaptureFixture[s
             "compress --net lenet --weights w --data digits --out a --max-bytes 9 --prior thick",
             "--prior thick",
         ),
+        (
+            "compress --net lenet --weights w --data digits --out a --max-bytes 9 --temperature 0",
+            "--temperature",
+        ),
         ("evaluate small.pocket", "--data"),
         ("predict small.pocket", "INPUTS"),
         ("bench", "--shape"),

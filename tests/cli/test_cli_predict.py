@@ -165,9 +165,9 @@ def test_the_verdict_follows_the_threshold(here: Path, capsys: pytest.CaptureFix
 
 
 def test_a_regression_has_intervals_and_a_csv(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "rows.csv").write_text("a,b,c,d\n0,0,0,0\n1,0,0,0\n")
-    found = result("predict narrow.pocket rows.csv --csv out.csv", capsys)["predictions"]
-    assert [row["input"] for row in found] == ["rows.csv[0]", "rows.csv[1]"]
+    (here / "ROWS.CSV").write_text("a,b,c,d\n0,0,0,0\n1,0,0,0\n")
+    found = result("predict narrow.pocket ROWS.CSV --csv out.csv", capsys)["predictions"]
+    assert [row["input"] for row in found] == ["ROWS.CSV[0]", "ROWS.CSV[1]"]
     for row in found:
         assert row["high"] - row["mean"] == pytest.approx(norm.ppf(0.975) * row["sigma"], rel=1e-5)
         assert 0 < row["epistemic_sigma"] < row["sigma"]

@@ -36,6 +36,17 @@ def test_plain_weights_are_safetensors_that_a_plain_network_loads(
         assert json.loads(file.metadata()["pocketbayes"])["net"] == "shopnets:net"
 
 
+def test_a_network_that_needs_channels_first_is_trained_and_compressed(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = (
+        "train --net shopnets:Viewed --data shopnets:pictures --epochs 4 --lr 0.01 --out viewed.safetensors"
+    )
+    assert result(trained, capsys)["test"]["after"]["accuracy"] > 0.9
+    small = "compress --net shopnets:Viewed --weights viewed.safetensors --data shopnets:pictures --out viewed.pocket"
+    assert result(f"{small} --epochs 1 --max-bytes 1000", capsys)["bytes"] <= 1000
+
+
 def test_the_record_has_the_documented_keys(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     docs = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
     section = docs.partition("\n## train\n")[2]

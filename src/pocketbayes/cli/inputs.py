@@ -62,13 +62,14 @@ def arranged(path: Path, array: Array, shape: tuple[int, ...]) -> Array:
 def _read_array(path: Path) -> Array:
     from pocketbayes.data.formats import npz_arrays
 
-    if path.suffix == ".npz":
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
         keys = npz_arrays(path)
         key = next((k for k in ("x", "x_test") if k in keys), next(iter(keys)) if len(keys) == 1 else None)
         if key is None:
             raise ValueError(f"{path}: which array? Name the inputs x; there are {', '.join(keys)}.")
         return _numeric(path, npz_arrays(path, key)[key])
-    if path.suffix in _TABLES:
+    if suffix in _TABLES:
         return _read_table(path)
     try:
         return _numeric(path, np.load(path, allow_pickle=False))

@@ -100,14 +100,12 @@ class Job:
         self, bench: Workbench, start: Start, train: DataSet, validation: DataSet | None
     ) -> dict[str, Any]:
         """Posterior, sharing, settling; afterwards a file and a record lie on the workbench."""
-        import torch
-
         from pocketbayes.compression import compress
+        from pocketbayes.layout import prefer_channels_last
         from pocketbayes.likelihood import Gaussian
 
         started = time.monotonic()
-        if train.x.ndim == 4:
-            start.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        prefer_channels_last(start.network, start.card.shape)
         regression = start.card.classes is None
         threshold = None if regression or validation is None else _UNSURE
         reserved = start.card._replace(sigma=_SIGMA if regression else None, unsure=threshold)

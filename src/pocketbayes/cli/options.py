@@ -249,7 +249,7 @@ Temperature = Annotated[
     float,
     typer.Option(
         "--temperature",
-        min=0.0,
+        min=1e-9,
         rich_help_panel=PLAN,
         help="Of the posterior: weight of the KL, and width; choose on validation data.",
     ),

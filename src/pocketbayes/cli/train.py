@@ -142,9 +142,8 @@ def _output(given: dict[str, Any]) -> Path:
 
 def _start(given: dict[str, Any], card: Card) -> nn.Module:
     """The network: new from the seed, or with given weights; made Bayesian if asked for."""
-    import torch
-
     from pocketbayes import randomness
+    from pocketbayes.layout import prefer_channels_last
     from pocketbayes.posterior.convert import bayesianize
 
     with randomness.forked():
@@ -152,8 +151,7 @@ def _start(given: dict[str, Any], card: Card) -> nn.Module:
         model = build(str(card.net), card.args)
     if given["weights"] is not None:
         load_weights(model, given["weights"])
-    if len(card.shape) == 3:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    prefer_channels_last(model, card.shape)
     if given["bayesian"]:
         bayesianize(model, prior=prior_from(given["prior"] or "fan-in"), sigma=sigma_from(given["sigma"]))
     return model

@@ -129,7 +129,8 @@ def tidy(path: Path, x: Array, y: Array) -> Arrays:
             raise ValueError(
                 f"{path}: images must be [N, H, W] or [N, H, W, C] with C of 1, 3 or 4, got {x.shape}."
             )
-        x = x.transpose(0, 3, 1, 2)
+        one = x.shape[3] == 1  # a transposed array of one channel would pass for channels-last in torch
+        x = x.reshape(len(x), 1, *x.shape[1:3]) if one else x.transpose(0, 3, 1, 2)
     elif x.ndim == 3 and x.dtype == np.uint8:
         x = x[:, None]
     if np.issubdtype(y.dtype, np.integer):

@@ -162,6 +162,13 @@ def kl_of(model: nn.Module) -> Tensor:
     return torch.stack([term.to(terms[0].device) for term in terms]).sum()
 
 
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DistributedDataParallel or torch.compile."""
+    wrappers = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+    inner = wrappers.get(type(model).__name__)
+    return model if inner is None else unwrap(getattr(model, inner))
+
+
 def require_bayesian(model: nn.Module) -> list[Site]:
     """The stochastic weights, or an error that says how to get some."""
     found = stochastic_weights(model)
