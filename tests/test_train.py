@@ -10,12 +10,22 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.likelihood import Gaussian, Heteroscedastic
+from pocketbayes.loop import count_examples
 from pocketbayes.posterior.weights import stochastic_weights
 from scenarios import linear_gaussian, prior_matters
 
@@ -215,6 +225,60 @@ def test_accumulated_batches_are_one_large_batch() -> None:
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
 
+def test_batches_that_do_not_fill_a_step_make_one_of_their_own() -> None:
+    """Five batches, two a step: as if the last were alone in its step, and nothing is left for the next epoch."""
+    results = []
+    for batches, accumulate in (((32, 32, 32, 32, 32), 2), ((64, 64, 32), 1)):
+        x, y = blobs(160).tensors
+        parts = list(zip(x.split(list(batches)), y.split(list(batches)), strict=True))
+        m = pb.bayesianize(pb.to_deterministic(model()), sigma=pb.Constant(1e-7))
+        settings = {"anneal": 0.0, "rho_lr": 0.0, "optimizer": lambda g: torch.optim.SGD(g, lr=0.1)}
+        pb.fit(m, parts, epochs=2, accumulate=accumulate, **settings)
+        assert all(p.grad is None for p in m.parameters())
+        results.append(numbers(m))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loader", "expected"),
+    [
+        (DataLoader(range(100), 10), 100),
+        (DataLoader(range(100), 10, sampler=SubsetRandomSampler(range(30))), 30),
+        (DataLoader(range(100), 10, sampler=RandomSampler(range(100), num_samples=20)), 100),
+        (DataLoader(range(100), 10, sampler=WeightedRandomSampler(torch.ones(100), 500)), 100),
+        (DataLoader(range(100), 10, sampler=DistributedSampler(range(100), 4, 0)), 100),
+        (DataLoader(range(100), batch_size=None, sampler=BatchSampler(range(40), 10, False)), 40),
+    ],
+    ids=["all", "a part", "short epochs", "weighted", "distributed", "indices of batches"],
+)
+def test_n_is_the_number_of_examples_there_are_to_train_on(loader: DataLoader, expected: int) -> None:
+    assert count_examples(loader) == expected
+
+
+def test_the_best_epoch_has_its_own_noise() -> None:
+    """Ten examples overfit: sigma goes on falling when the best epoch is long past."""
+    g = torch.Generator().manual_seed(0)
+    x, v = torch.randn(10, 4, generator=g), torch.randn(50, 4, generator=g)
+    y, w = (t[:, :1] + 0.5 * torch.randn(len(t), 1, generator=g) for t in (x, v))
+    noise, sigmas = Gaussian(1.0, learned=True), []
+    m = pb.bayesianize(nets.mlp([4, 32, 1]))
+    history = pb.fit(
+        m,
+        [(x, y)],
+        epochs=150,
+        lr=0.02,
+        beta=0.01,
+        anneal=0.0,
+        likelihood=noise,
+        validation=[(v, w)],
+        on_epoch=lambda _: sigmas.append(noise.sigma.item()),
+    )
+    assert sigmas[-1] < 0.8 * sigmas[history.best_epoch]
+    assert noise.sigma.item() == sigmas[history.best_epoch]
+    found = pb.evaluate(m, [(v, w)], likelihood=noise, samples=8).nll
+    assert found == pytest.approx(history[history.best_epoch].validation["nll"])
+
+
 # --- what can go wrong -------------------------------------------------------------------------------------------
 
 
@@ -237,6 +301,12 @@ def fit_on(batches, **options) -> None:
 X = torch.ones(2, 4)
 BAD = {
     "an empty loader": (lambda: fit_on([]), ValueError, "examples"),
+    "an empty loader of a known number": (lambda: fit_on([], num_data=5), ValueError, "is empty"),
+    "a loader of ready batches": (
+        lambda: fit_on(DataLoader([(X, X)], batch_size=None)),
+        ValueError,
+        "num_data",
+    ),
     "labels out of range": (lambda: fit_on([(X, torch.tensor([0, 7]))]), ValueError, "Label 7"),
     "no number of data": (lambda: fit_on(DataLoader(Stream(), 8)), ValueError, "num_data"),
     "a plain model": (lambda: pb.fit(nn.Linear(4, 3), loader(), epochs=1), ValueError, "pb.bayesianize"),
@@ -294,7 +364,9 @@ def interrupted(path: Path, after: int, **options) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 5, 6, 7, 11, 17])
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2, "samples": 1}, {"validation": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"accumulate": 2, "samples": 1}, {"accumulate": 4}, {"validation": True}], ids=str
+)
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, after: int, options: dict) -> None:
     settings = {"epochs": 3, "lr": 1e-2, **options}
     if "validation" in options:
@@ -306,6 +378,16 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, after: int, optio
     history = pb.fit(resumed, loader(), checkpoint=tmp_path / "run.safetensors", **settings)
     assert torch.equal(numbers(resumed), numbers(whole))
     assert [e[:5] for e in history.epochs] == [e[:5] for e in expected.epochs]
+
+
+def test_a_compiled_network_goes_on_too_and_shares_checkpoints_with_the_one_inside(tmp_path: Path) -> None:
+    first, second = (torch.compile(model(), backend="eager") for _ in range(2))
+    pb.fit(first, loader(), epochs=2, checkpoint=tmp_path / "c")
+    plain = model()
+    for other in (second, plain):
+        pb.fit(other, loader(), epochs=2, checkpoint=tmp_path / "c")
+    assert torch.equal(numbers(first), numbers(second))
+    assert torch.equal(numbers(first), numbers(plain))
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:

@@ -18,20 +18,30 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils import _pytree as pytree
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from pocketbayes import randomness
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
-from pocketbayes.ensemble import unwrap
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.history import Epoch, History, Settings
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.draws import mix, one_draw
-from pocketbayes.posterior.weights import StochasticWeight, kl_of
+from pocketbayes.posterior.weights import StochasticWeight, kl_of, unwrap
 from pocketbayes.prediction import evaluate
 from pocketbayes.progress import bar
 
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
+SAMPLERS_OF_ALL = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
+EMPTY = "The loader to train on is empty. Pass one with at least one batch."
 
 
 @runtime_checkable
@@ -62,7 +72,8 @@ class Run:
         self.likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
         self.validation, self.autocast = validation, autocast
         self.path = None if checkpoint is None else Path(checkpoint)
-        self.steps_per_epoch = _length(loader, settings.accumulate)
+        self.batches = _length(loader)  # in an epoch
+        self.steps_per_epoch = -(-self.batches // settings.accumulate)
         groups = _parameter_groups(model, self.likelihood, settings)
         self.optimizer = torch.optim.Adam(groups) if optimizer is None else optimizer(groups)
         self.schedule = self._cosine() if schedule is None else schedule(self.optimizer)
@@ -70,10 +81,12 @@ class Run:
         self.history = History()
         self.epoch, self.batch = 0, 0  # the next batch to train on
         self.best_nll, self.bad_epochs = math.inf, 0
-        self.best: dict[str, Tensor] | None = None
+        self.best: dict[str, dict[str, Tensor]] | None = None  # `_trained` after the best epoch
         self.epoch_nll: list[float] = []
         self.on_step: Any = None  # a function of the share of steps done, perhaps Stateful
-        self.draw: Callable[[int], AbstractContextManager[None]] = partial(one_draw, model)  # of a seed
+        self.draw: Callable[[int], AbstractContextManager[None]] = partial(
+            one_draw, unwrap(model)
+        )  # of a seed
         self.penalty: Callable[[], Tensor] = partial(kl_of, model)
         self.judged: Callable[[], nn.Module] = lambda: model  # what validation data see
 
@@ -89,8 +102,8 @@ class Run:
         self, checkpoint_seconds: float, progress: bool, on_epoch: Callable[[Epoch], None] | None
     ) -> History:
         self._resume()
-        batches = self.steps_per_epoch * self.settings.accumulate
-        with bar("fit", self.settings.epochs * batches, enabled=progress, done=self.epoch * batches) as shown:
+        total, done = self.settings.epochs * self.batches, self.epoch * self.batches
+        with bar("fit", total, enabled=progress, done=done) as shown:
             while self.epoch < self.settings.epochs and not self._out_of_patience():
                 started = saved = time.monotonic()
                 self.model.train()
@@ -106,8 +119,19 @@ class Run:
                     on_epoch(self.history[-1])
                 self._save()
         if self.best is not None:
-            self.model.load_state_dict(self.best)
+            self._take(self.best)
         return self.history
+
+    def _trained(self) -> dict[str, dict[str, Tensor]]:
+        """What training changes, under the names of the user's own module."""
+        return {
+            "model": dict(unwrap(self.model).state_dict()),
+            "likelihood": dict(self.likelihood.state_dict()),
+        }
+
+    def _take(self, trained: dict[str, dict[str, Tensor]]) -> None:
+        unwrap(self.model).load_state_dict(trained["model"])
+        self.likelihood.load_state_dict(trained["likelihood"])
 
     def _batches(self) -> Iterator[Batch]:
         """The rest of the epoch's batches; their order, and every random number, follow from (seed, epoch, batch)."""
@@ -122,7 +146,8 @@ class Run:
         for raw in stream:
             yield unpack(raw, self.device)
         if self.batch == 0:
-            raise ValueError("The loader to train on is empty. Pass one with at least one batch.")
+            raise ValueError(EMPTY)
+        self.optimizer.zero_grad(set_to_none=True)  # of batches that a length too large left without a step
 
     def _train_on(self, batch: Batch) -> tuple[float, float]:
         """One batch, and a step of the optimizer when enough of them are gathered; returns (NLL, KL)."""
@@ -139,15 +164,21 @@ class Run:
                 if last:  # the KL has no noise: once a step is enough
                     kl = self.penalty()
                     loss = loss + self.beta * kl / settings.num_data
-                (loss / settings.accumulate).backward()
+                (loss / self._gathered).backward()
             nll_sum += nll.item()
         self.batch += 1
-        if self.batch % settings.accumulate == 0:
+        if self.batch % settings.accumulate == 0 or self.batch == self.batches:
             self._step()
             if self.on_step is not None:
-                done = self.epoch * self.steps_per_epoch + self.batch // settings.accumulate
+                done = self.epoch * self.steps_per_epoch + -(-self.batch // settings.accumulate)
                 self.on_step(done / (settings.epochs * self.steps_per_epoch))
         return nll_sum / settings.samples, kl.item()
+
+    @property
+    def _gathered(self) -> int:
+        """Batches in the current step: the epoch's last one takes what is left."""
+        left = self.batches - self.batch // self.settings.accumulate * self.settings.accumulate
+        return min(self.settings.accumulate, max(1, left))
 
     def _step(self) -> None:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -161,9 +192,8 @@ class Run:
     @property
     def annealed(self) -> float:
         """Rises linearly from 0 to 1 over the first `anneal` of all steps."""
-        batches = self.steps_per_epoch * self.settings.accumulate
-        total = self.settings.epochs * batches * self.settings.anneal
-        return 1.0 if total == 0 else min(1.0, (self.epoch * batches + self.batch) / total)
+        total = self.settings.epochs * self.batches * self.settings.anneal
+        return 1.0 if total == 0 else min(1.0, (self.epoch * self.batches + self.batch) / total)
 
     @property
     def beta(self) -> float:
@@ -192,7 +222,7 @@ class Run:
     def _judge(self, nll: float) -> None:
         if nll < self.best_nll:
             self.best_nll, self.bad_epochs, self.history.best_epoch = nll, 0, self.epoch
-            self.best = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+            self.best = pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), self._trained())
         else:
             self.bad_epochs += 1
 
@@ -236,8 +266,7 @@ class Run:
         ]
         tree = {
             "settings": asdict(self.settings),
-            "model": dict(self.model.state_dict()),
-            "likelihood": dict(self.likelihood.state_dict()),
+            **self._trained(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"},
             "gradients": gradients if self.batch % self.settings.accumulate else [],
@@ -263,8 +292,7 @@ class Run:
             )
         tree = load_checkpoint(self.path)
         _require_same(self.path, tree, self.settings, unwrap(self.model))
-        self.model.load_state_dict(tree["model"])
-        self.likelihood.load_state_dict(tree["likelihood"])
+        self._take(tree)
         self.optimizer.load_state_dict(tree["optimizer"])
         self.schedule.load_state_dict({**self.schedule.state_dict(), **tree["schedule"]})
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -287,7 +315,7 @@ def _require_same(path: Path, tree: Any, settings: Settings, model: nn.Module) -
         f"{k} was {tree['settings'].get(k)}, is {v}" for k, v in ours.items() if tree["settings"].get(k) != v
     ]
     shapes = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    theirs = {name.removeprefix("module."): tuple(t.shape) for name, t in tree["model"].items()}
+    theirs = {name: tuple(t.shape) for name, t in tree["model"].items()}
     changed += [
         f"{name} is missing or differs in shape" for name in shapes if shapes[name] != theirs.get(name)
     ][:3]
@@ -310,29 +338,32 @@ def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settin
 
 
 def count_examples(loader: Iterable[Any]) -> int:
-    """How many examples a loader's data set has."""
-    dataset = getattr(loader, "dataset", None)
-    if isinstance(dataset, Sized):
+    """How many examples there are to train on, whatever the length of an epoch."""
+    dataset, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
+    in_batches = isinstance(loader, DataLoader) and loader.batch_sampler is None
+    if isinstance(sampler, BatchSampler):
+        sampler, in_batches = sampler.sampler, False
+    if isinstance(dataset, Sized) and not in_batches:
+        if isinstance(sampler, Sized) and not isinstance(sampler, SAMPLERS_OF_ALL):
+            return min(len(sampler), len(dataset))  # a part of the data set
         return len(dataset)
     if isinstance(loader, (list, tuple)) and loader:
         return sum(unpack(batch).size for batch in loader)
     raise ValueError(
-        "fit cannot tell how many training examples there are: the loader's data set has no length. "
+        "fit cannot tell how many training examples there are: the loader's data set has no length, or holds batches. "
         "Pass num_data=, the size of the whole training set (the KL is divided by it)."
     )
 
 
-def _length(loader: Iterable[Any], accumulate: int) -> int:
-    """Steps in an epoch."""
+def _length(loader: Iterable[Any]) -> int:
+    """Batches in an epoch."""
     if not isinstance(loader, Sized):
         raise ValueError(
             "The loader has no length: the schedule and beta need one. Use a DataLoader or a list."
         )
-    if len(loader) < accumulate:
-        raise ValueError(
-            f"The loader has {len(loader)} batches, fewer than accumulate={accumulate}; it needs at least one step."
-        )
-    return len(loader) // accumulate
+    if not len(loader):
+        raise ValueError(EMPTY)
+    return len(loader)
 
 
 def _no_sync(model: nn.Module) -> AbstractContextManager[Any]:
