@@ -152,3 +152,28 @@ def test_a_converted_module_can_be_pickled_by_torch(tmp_path) -> None:
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     with pb.one_draw(model, 1), pb.one_draw(other, 1):
         assert torch.equal(model(x), other(x))
+
+
+@pytest.mark.parametrize("cut", [lambda net: net[:2], lambda net: net[0]], ids=["a slice", "a layer"])
+def test_a_part_of_a_bayesian_network_is_one_too(cut) -> None:
+    net = pb.bayesianize(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), sigma=pb.Constant(0.5))
+    part, x = cut(net), torch.randn(5, 4)
+    layer = part if isinstance(part, nn.Linear) else part[0]
+    plain = pb.to_deterministic(part)
+    weight = plain.weight if isinstance(plain, nn.Linear) else plain[0].weight
+    assert torch.equal(weight, layer.parametrizations.weight.original)
+    with pb.mean_weights(part):
+        assert torch.equal(part(x), plain(x))
+    with pb.one_draw(part, 3):
+        drawn = part(x)
+        assert torch.equal(part(x), drawn)
+    assert not torch.equal(drawn, plain(x))
+    with pb.one_draw(net, 3):
+        assert torch.equal(part(x), drawn)
+    assert pb.predict(part, x).probs.shape == (5, 8)
+
+
+def test_one_draw_says_that_a_compiled_network_draws_by_itself() -> None:
+    net = pb.bayesianize(nets.mlp([4, 8, 3]))
+    with pytest.warns(UserWarning, match="compiled"), pb.one_draw(torch.compile(net, backend="eager"), 3):
+        pass

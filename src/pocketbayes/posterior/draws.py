@@ -9,6 +9,7 @@ by all its stochastic weights; a hook on the root opens a new draw for each plai
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -162,8 +163,11 @@ class CloseDraw:
 
 
 def draws_of(model: nn.Module) -> list[Draws]:
-    """The `Draws` of every converted part of the model, each once, in order."""
+    """The `Draws` of every converted part of the model, each once, in order; of a part, those of its whole."""
     found = {id(hook.draws): hook.draws for _, hook in root_hooks(model)}
+    for module in model.modules():
+        if isinstance(draws := getattr(module, "draws", None), Draws):
+            found.setdefault(id(draws), draws)
     return list(found.values())
 
 
@@ -189,8 +193,15 @@ def _opened(model: nn.Module, make: Callable[[int], Draw]) -> Iterator[None]:
 def one_draw(model: nn.Module, seed: int | None = None) -> Any:
     """Context manager: every forward pass inside, and its backward pass, sees one draw of the weights.
 
-    With a seed the draw is the same on every entry; without, it is taken from torch's global generator.
+    With a seed the draw is the same on every entry; without, it is taken from torch's global generator.  A compiled
+    model draws by itself in every forward pass: call the module that was given to `torch.compile`.
     """
+    if type(model).__name__ == "OptimizedModule":
+        warnings.warn(
+            "one_draw has no hold on a compiled model, which draws anew in every forward pass. "
+            "Use the module that was given to torch.compile.",
+            stacklevel=2,
+        )
     root = int(torch.randint(2**63 - 1, ())) if seed is None else seed
     return _opened(model, lambda part: Draw(mix(root, part)))
 
