@@ -173,3 +173,31 @@ def test_a_plain_model_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"pb\.bayesianize"):
         pb.save(net(), tmp_path / "a")
     assert not list(tmp_path.iterdir())
+
+
+class TwoHeads(nn.Module):
+    def __init__(self, tie: str) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(10, 4), nn.Linear(4, 10)
+        self.other = nn.Linear(4, 10)
+        if "weight" in tie:
+            self.head.weight = self.embedding.weight
+        if "bias" in tie:
+            self.other.bias = self.head.bias
+
+
+def test_random_weights_that_are_one_in_the_file_must_be_one_in_the_model(tmp_path: Path) -> None:
+    pb.save(pb.bayesianize(TwoHeads("weight")), tmp_path / "m.pocket")
+    fresh = TwoHeads("")
+    before = copy.deepcopy(fresh.state_dict())
+    with pytest.raises(ArtifactError, match=r"head\.weight is embedding\.weight in the file"):
+        pb.load(tmp_path / "m.pocket", fresh)
+    assert all(torch.equal(before[name], value) for name, value in fresh.state_dict().items())
+
+
+def test_fixed_numbers_that_are_one_in_the_file_are_loaded_twice(tmp_path: Path) -> None:
+    model, fresh = TwoHeads("bias"), TwoHeads("")
+    pb.save(pb.bayesianize(model), tmp_path / "m.pocket", precision=FLOAT32)
+    pb.load(tmp_path / "m.pocket", fresh)
+    assert torch.equal(fresh.other.bias, model.head.bias)
+    assert torch.equal(fresh.head.bias, model.head.bias)

@@ -34,7 +34,7 @@ from pocketbayes.noise import Noise
 from pocketbayes.posterior.convert import bayesianize, parameters_with_owners
 from pocketbayes.posterior.gaussian import Gaussian
 from pocketbayes.posterior.priors import FanIn, FixedPrior
-from pocketbayes.posterior.weights import Site, require_bayesian, sites, stochastic_weights
+from pocketbayes.posterior.weights import Site, require_bayesian, sites, stochastic_weights, unwrap
 from pocketbayes.sharing.share import install
 from pocketbayes.sharing.shared import Blends, SharedWeight
 
@@ -93,7 +93,7 @@ def read(path: str | os.PathLike[str], *, max_weights: int = 1 << 28) -> dict[st
     pocket = decode(path, max_weights=max_weights)
     found: dict[str, Tensor | Gaussian] = {}
     for name, entry in pocket.tensors.items():
-        target = pocket.tensors[entry.target] if isinstance(entry, Tied) else entry
+        target = _target(pocket, entry)
         if isinstance(target, Plain):
             found[name] = _torch(target.values, target.dtype)
         else:
@@ -113,6 +113,7 @@ def to_pocket(
     metadata: Mapping[str, Any] | None = None,
 ) -> Pocket:
     """The model as arrays, tensor by tensor, under the names of the plain architecture."""
+    model = unwrap(model)
     found = require_bayesian(model)
     noise, extras = _describe_noise(found)
     codebook = _one_codebook(found)
@@ -280,7 +281,7 @@ def _loaded_prior(name: str, entry: Entry) -> FixedPrior:
 
 def _load_plain(pocket: Pocket, model: nn.Module) -> None:
     state = model.state_dict(keep_vars=True)
-    for name, entry in pocket.tensors.items():
+    for name, entry in ((name, _target(pocket, entry)) for name, entry in pocket.tensors.items()):
         if isinstance(entry, Plain):
             state[name].copy_(_torch(entry.values, entry.dtype).view(entry.shape))
 
@@ -316,8 +317,9 @@ def _install_shared(pocket: Pocket, model: nn.Module) -> None:
 
 
 def _require_match(path: str, pocket: Pocket, model: nn.Module) -> None:
-    """The file's tensors must be the model's, by name and shape."""
-    ours = {name: tuple(t.shape) for name, t in model.state_dict().items() if isinstance(t, Tensor)}
+    """The file's tensors must be the model's, by name and shape, and random ones tied where they are in the file."""
+    state = {n: t for n, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
+    ours = {name: tuple(t.shape) for name, t in state.items()}
     theirs = {name: _shape(pocket, entry) for name, entry in pocket.tensors.items()}
     differences = [
         f"{n} is {theirs[n]} in the file, {ours[n]} in the model"
@@ -332,6 +334,14 @@ def _require_match(path: str, pocket: Pocket, model: nn.Module) -> None:
         for n, e in pocket.tensors.items()
         if isinstance(e, (Normal, Shared)) and n in ours and n not in learnable
     ]
+    differences += [
+        f"{n} is {e.target} in the file, a tensor of its own in the model"
+        for n, e in pocket.tensors.items()
+        if isinstance(e, Tied)
+        and not isinstance(pocket.tensors[e.target], Plain)
+        and {n, e.target} <= state.keys()
+        and state[n] is not state[e.target]
+    ]
     if differences:
         more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise ArtifactError(
@@ -340,9 +350,14 @@ def _require_match(path: str, pocket: Pocket, model: nn.Module) -> None:
 
 
 def _shape(pocket: Pocket, entry: Entry) -> tuple[int, ...]:
+    return tuple(_target(pocket, entry).shape)
+
+
+def _target(pocket: Pocket, entry: Entry) -> Plain | Normal | Shared:
+    """What a tied entry is tied to."""
     target = pocket.tensors[entry.target] if isinstance(entry, Tied) else entry
     assert not isinstance(target, Tied)
-    return tuple(target.shape)
+    return target
 
 
 # --- tensors and arrays --------------------------------------------------------------------------------------------
