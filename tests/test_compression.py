@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes import loop, nets
+from pocketbayes import compression, loop, nets
 from pocketbayes.compression import CompressionReport
 
 
@@ -151,3 +151,55 @@ def test_bad_input_gets_an_error_and_the_model_is_left_as_it_was(
         run(model, tmp_path, **options)
     assert set(model.state_dict()) == set(trained.state_dict())
     assert not list(tmp_path.iterdir())
+
+
+def test_the_checkpoints_go_and_files_of_others_stay(trained: nn.Module, tmp_path: Path) -> None:
+    mine = tmp_path / "weights.safetensors"
+    mine.write_bytes(b"weights")
+    run(copy.deepcopy(trained), tmp_path, max_bytes=1500, checkpoints=tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"weights.safetensors", "model.pocket"}
+    assert mine.read_bytes() == b"weights"
+
+
+def test_norms_that_count_on_do_not_break_the_budget(tmp_path: Path) -> None:
+    """The counter of batches takes more bytes in the file from some number on, and settling counts."""
+    norms = [nn.BatchNorm1d(8) for _ in range(40)]
+    model = nn.Sequential(nn.Linear(10, 64), nn.Linear(64, 8), *norms, nn.Linear(8, 4))
+    for norm in norms:
+        norm.num_batches_tracked.fill_(65_536 - PLAN.epochs * len(TRAIN) - 4)
+    report = run(model, tmp_path, max_bytes=4500)
+    assert 4400 <= report.bytes <= 4500
+    assert norms[0].num_batches_tracked >= 65_536
+
+
+@pytest.mark.parametrize(("max_bytes", "off"), [(1100, 1.0), (1300, 1.0), (1300, 5.0), (1300, 0.2)])
+def test_the_budget_is_used(
+    trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int, off: float
+) -> None:
+    """Even where training ends at a lambda that is far off."""
+    settle = compression._Steering.settle
+
+    def misled(self: compression._Steering) -> float:
+        self.assignment.rate = replace(self.assignment.rate, trade=off * self.assignment.rate.trade)
+        return settle(self)
+
+    monkeypatch.setattr(compression._Steering, "settle", misled)
+    report = run(copy.deepcopy(trained), tmp_path, max_bytes=max_bytes)
+    assert 0.97 * max_bytes <= report.bytes <= max_bytes
+
+
+def test_a_loss_of_accuracy_is_for_classes(tmp_path: Path) -> None:
+    batches = [(torch.randn(20, 3), torch.randn(20, 1))]
+    options = {
+        "validation_loader": batches,
+        "likelihood": pb.likelihood.Gaussian(0.5),
+        "max_accuracy_drop": 0.01,
+    }
+    with pytest.raises(ValueError, match="max_nll_rise"):
+        pb.compress(nets.mlp([3, 8, 1]), batches, path=tmp_path / "x.pocket", progress=False, **options)
+
+
+def test_a_compiled_network_is_compressed_as_the_one_inside(trained: nn.Module, tmp_path: Path) -> None:
+    run(torch.compile(copy.deepcopy(trained), backend="eager"), tmp_path, max_bytes=1500)
+    loaded = pb.load(tmp_path / "model.pocket", net())
+    assert pb.evaluate(loaded, VALIDATION).accuracy > 0.9

@@ -13,7 +13,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from pocketbayes.loop import count_examples
 from pocketbayes.plan import Budget, Plan
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.priors import ZeroMean
-from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction import evaluate
 from pocketbayes.sharing.latent import Assignment, make_latent, settle
 from pocketbayes.sharing.rate import Codebook as RateCodebook
@@ -115,6 +115,7 @@ def compress(
         raise ValueError("compress: widths are calibrated on validation data. Pass validation_loader=.")
     if teacher is not None and not plan.distillation:
         raise ValueError("compress: the teacher has no share of the targets. Pass Plan(distillation=0.5).")
+    model = unwrap(model)
     job = _Job(
         model,
         train_loader,
@@ -128,7 +129,9 @@ def compress(
         checkpoints,
         progress,
     )
-    job.measure("start")
+    metrics = job.measure("start")
+    if max_accuracy_drop is not None and "accuracy" not in metrics:
+        raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
     job.find_posterior()
     if budget.max_bytes is not None:
         job.share_within(budget.max_bytes, "sharing")
@@ -169,6 +172,7 @@ class _Job:
         if share := plan.distillation:
             self.lessons = Distilled(train_loader, teacher, share=share, likelihood=self.likelihood)
         self.folder = None if checkpoints is None else Path(checkpoints)
+        self.checkpoints: list[Path] = []  # our own files in it; others may be there too
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
         numbers = sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in model.buffers())
@@ -198,10 +202,10 @@ class _Job:
         """Stage 1: a posterior for a plain network; a Bayesian model brings its own."""
         started, plan = time.monotonic(), self.plan
         if not stochastic_weights(self.model):
-            prior = ZeroMean(plan.prior)
-            if self._has("posterior"):
+            prior, kept = ZeroMean(plan.prior), self._checkpoint("posterior")
+            if kept is not None and kept.exists():
                 bayesianize(self.model, prior=prior)
-                self.model.load_state_dict(self._read("posterior"))
+                self.model.load_state_dict(load_checkpoint(kept))
             else:
                 information = sensitivity(
                     self.model,
@@ -215,7 +219,8 @@ class _Job:
                     self.model, information, self.num_data, prior=plan.prior, temperature=plan.temperature
                 )
                 bayesianize(self.model, prior=prior, sigma=sigma)
-                self._write("posterior", dict(self.model.state_dict()))
+                if kept is not None:
+                    save_checkpoint(kept, dict(self.model.state_dict()))
         require_private(self.model)
         if plan.posterior_epochs:
             self._fit("posterior-fit", epochs=plan.posterior_epochs, lr=plan.lr, rho_lr=10 * plan.lr)
@@ -305,27 +310,26 @@ class _Job:
             anneal=0.0,
             seed=self.plan.seed,
             validation_samples=self.plan.samples,
-            checkpoint=None if self.folder is None else self.folder / f"{name}.safetensors",
+            checkpoint=self._checkpoint(name),
             progress=self.progress,
             **settings,
         )
 
-    def _has(self, name: str) -> bool:
-        return self.folder is not None and (self.folder / f"{name}.safetensors").exists()
+    @property
+    def settling_batches(self) -> int:
+        return self.plan.settling_epochs * len(self.lessons) if isinstance(self.lessons, Sized) else 0
 
-    def _read(self, name: str) -> Any:
-        assert self.folder is not None
-        return load_checkpoint(self.folder / f"{name}.safetensors")
-
-    def _write(self, name: str, tree: Any) -> None:
-        if self.folder is not None:
-            save_checkpoint(self.folder / f"{name}.safetensors", tree)
+    def _checkpoint(self, name: str) -> Path | None:
+        """That stage's file."""
+        if self.folder is None:
+            return None
+        self.checkpoints.append(self.folder / f"{name}.safetensors")
+        return self.checkpoints[-1]
 
     def forget(self) -> None:
         """The work is done and in its file: the checkpoints go."""
-        if self.folder is not None:
-            for file in self.folder.glob("*.safetensors"):
-                file.unlink()
+        for file in self.checkpoints:
+            file.unlink(missing_ok=True)
 
 
 class _Steering:
@@ -364,18 +368,21 @@ class _Steering:
 
     def settle(self) -> float:
         """Fix the labels at the smallest lambda, to about a percent, whose file fits; returns the nats that costs."""
-        self.assignment.max_bits = None
+        self.assignment.max_bits, self.trained = None, self.assignment.codebook
         low = high = self.assignment.rate.trade
         fits = self._labelled(high)
-        for doubling in range(8):
-            if fits is not None:
+        upwards = fits is None
+        for doubling in range(8):  # until the file fits at `high` and not at `low`
+            step = 1.2 ** (2**doubling)
+            low, high = (high, high * step) if upwards else (high / step, high)
+            found = self._labelled(high if upwards else low)
+            fits = found or fits
+            if upwards != (found is None):
                 break
-            low, high = high, high * 1.2 ** (2**doubling)
-            fits = self._labelled(high)
+            if not upwards:
+                high = low
         if fits is None:  # all but labels fill the budget
             fits = share_by_rate(*self.assignment.latents(), ONE_COMPONENT)
-        elif low == high:
-            low = high / 1.2
         for _ in range(5):
             middle = (low * high) ** 0.5
             better = self._labelled(middle)
@@ -387,10 +394,15 @@ class _Steering:
     def _labelled(self, trade: float) -> RateSharing | None:
         """Labels at that lambda, if their file is within the budget."""
         self.assignment.rate = replace(self.assignment.rate, trade=trade)
+        self.assignment.codebook = self.trained  # whatever was tried before
         result = self.assignment.renew()
         return result if self._size(result) <= self.max_bytes else None
 
     def _size(self, result: RateSharing) -> int:
+        """Bytes of the file when all training is done: norms count their batches, and long numbers take more bytes."""
         twin = copy.deepcopy(self.job.model)
         settle(twin, result)
+        for norm in (m for m in twin.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)):
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked += self.job.settling_batches
         return self.job.size_of(twin)
