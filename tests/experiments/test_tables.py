@@ -149,7 +149,7 @@ def test_rows_made_side_by_side_are_those_the_tables_look_for(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tables, "ProcessPoolExecutor", Inline)
-    monkeypatch.setattr(frontier, "COURSES", {n: frontier.Course((), 1, 1, 1, 1, 1, 0.02) for n in NAMES})
+    monkeypatch.setattr(frontier, "COURSES", {n: frontier.Course((), pb.Plan(), 1, pb.Plan()) for n in NAMES})
     monkeypatch.setattr(resnet20, "MODELS", tiny)
     for name in NAMES:
         (tiny / f"resnet20-{name}-start.pocket").write_bytes((tiny / f"{name}.pocket").read_bytes())
@@ -210,12 +210,10 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "mnist"
-    monkeypatch.setattr(
-        frontier, "COURSES", {name: frontier.Course((30_000, 20_000), 25_000, 1, 1, 1, 1, 0.02, trained=True)}
-    )
+    best = replace(frontier.PLAN, epochs=1, samples=2)
+    course = frontier.Course((30_000, 25_000), replace(best, rho_lr=1e-3, settling_epochs=0), 25_000, best)
+    monkeypatch.setattr(frontier, "COURSES", {name: course})
     monkeypatch.setattr(frontier, "SEEDS", 2)
-    plan = pb.Plan
-    monkeypatch.setattr(pb, "Plan", lambda **given: plan(**{"samples": 2} | given))
     monkeypatch.setattr(frontier, "MODELS", tiny / "models")
     first = run(frontier, tiny, monkeypatch, "--set", name, "--parts", "best-0", name=name)
     assert list(first[name]["runs"]) == ["best-0"]
@@ -226,19 +224,18 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     assert runs["best-0"] == first[name]["runs"]["best-0"]
     assert all(run["bytes"] <= run["max_bytes"] for run in runs.values())
     untested = [key for key, run in runs.items() if run["test"] is None]
-    assert untested == ["distilled", "self-taught", "labels-alone"]
+    assert untested == ["self-taught", "labels-alone"]
     assert "widths times" in runs["best-1"]["calibration"]
-    best = min(("best-0", "best-1"), key=lambda key: runs[key]["validation"]["calibration"]["nll"])
+    chosen = min(("best-0", "best-1"), key=lambda key: runs[key]["validation"]["calibration"]["nll"])
     published = (tiny / "models" / "resnet20-mnist.pocket").read_bytes()
-    assert published == (tiny / "work" / "frontier-mnist" / f"{best}.pocket").read_bytes()
-    assert f'"seed": {best[-1]}' in (tiny / "models" / "resnet20-mnist.json").read_text()
+    assert published == (tiny / "work" / "frontier-mnist" / f"{chosen}.pocket").read_bytes()
+    assert f'"seed": {chosen[-1]}' in (tiny / "models" / "resnet20-mnist.json").read_text()
     text = frontier.section(result)
-    assert (
-        runs["trained-widths-calibrated"]["validation"]["sharing"]
-        == runs["trained-widths"]["validation"]["sharing"]
-    )
-    assert "Widths trained while sharing" in text and "Widths trained" not in frontier.section(first)
-    assert "| at most 30,000 | " in text and "with labels alone" in text and "best, 2 seeds" in text
+    assert "The curve's recipe at the best" in text and "The curve's recipe" not in frontier.section(first)
+    assert "| curve, at most 30,000 | " in text and "with labels alone" in text and "best, 2 seeds" in text
+    monkeypatch.setattr(frontier, "COURSES", {name: course._replace(curve=best)})
+    sizes = [run["bytes"] for run in frontier.on_curve(name, runs)]
+    assert sizes == sorted(sizes) and len(sizes) == 3  # the best row is one of them
     assert frontier.RESULT.with_suffix(".svg").exists()
     with pytest.raises(SystemExit):
         run(frontier, tiny, monkeypatch, "--set", name, "--parts", "nonsense", name=name)
