@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes import compression, loop, nets
+from pocketbayes import loop, nets
 from pocketbayes.compression import CompressionReport
+from pocketbayes.sharing.steering import Steering
 
 
 def blobs(n: int, seed: int) -> TensorDataset:
@@ -177,13 +178,13 @@ def test_the_budget_is_used(
     trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int, off: float
 ) -> None:
     """Even where training ends at a lambda that is far off."""
-    settle = compression._Steering.settle
+    settle = Steering.settle
 
-    def misled(self: compression._Steering) -> float:
+    def misled(self: Steering) -> float:
         self.assignment.rate = replace(self.assignment.rate, trade=off * self.assignment.rate.trade)
         return settle(self)
 
-    monkeypatch.setattr(compression._Steering, "settle", misled)
+    monkeypatch.setattr(Steering, "settle", misled)
     report = run(copy.deepcopy(trained), tmp_path, max_bytes=max_bytes)
     assert 0.97 * max_bytes <= report.bytes <= max_bytes
 

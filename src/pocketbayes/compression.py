@@ -33,15 +33,14 @@ from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction import evaluate
-from pocketbayes.sharing.latent import Assignment, make_latent, settle
-from pocketbayes.sharing.rate import Codebook as RateCodebook
-from pocketbayes.sharing.rate import Rate, RateSharing, share_by_rate
+from pocketbayes.sharing.latent import make_latent
+from pocketbayes.sharing.rate import Rate
 from pocketbayes.sharing.sensitivity import laplace_sigma, sensitivity
 from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_private, share
+from pocketbayes.sharing.steering import ONE_COMPONENT, Steering
 from pocketbayes.train import fit
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
-ONE_COMPONENT = Rate(trade=1e9, components=1, escape_bits=None)
 
 
 class Stage(NamedTuple):
@@ -236,7 +235,15 @@ class _Job:
                 f"{smallest:,} bytes. Ask for more, or lower the precision of the deterministic tensors."
             )
         make_latent(self.model, plan.components)
-        steering = _Steering(self, max_bytes, smallest)
+        steering = Steering(
+            self.model,
+            Rate(components=plan.components),
+            max_bytes=max_bytes,
+            smallest=smallest,
+            size_of=self.final_size,
+            renew_every=plan.renew_every,
+            anneal=plan.anneal,
+        )
         self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
         self.distortion = steering.settle()
         self.measure(name, started)
@@ -300,6 +307,14 @@ class _Job:
     def size_of(self, model: nn.Module) -> int:
         return len(encode(to_pocket(model, precision=self.precision, metadata=self.metadata)).data)
 
+    def final_size(self, twin: nn.Module) -> int:
+        """Bytes of the file when all training is done: norms count their batches, and long numbers take more bytes."""
+        left = self.plan.settling_epochs * len(self.lessons) if isinstance(self.lessons, Sized) else 0
+        for norm in (m for m in twin.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)):
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked += left
+        return self.size_of(twin)
+
     def _fit(self, name: str, **settings: Any) -> None:
         self.report.histories[name] = fit(
             self.model,
@@ -315,10 +330,6 @@ class _Job:
             **settings,
         )
 
-    @property
-    def settling_batches(self) -> int:
-        return self.plan.settling_epochs * len(self.lessons) if isinstance(self.lessons, Sized) else 0
-
     def _checkpoint(self, name: str) -> Path | None:
         """That stage's file."""
         if self.folder is None:
@@ -330,79 +341,3 @@ class _Job:
         """The work is done and in its file: the checkpoints go."""
         for file in self.checkpoints:
             file.unlink(missing_ok=True)
-
-
-class _Steering:
-    """Called after each step: renews the labels now and then, and steers lambda so that the file will fit."""
-
-    def __init__(self, job: _Job, max_bytes: int, smallest: int) -> None:
-        self.job, self.max_bytes, self.steps = job, max_bytes, 0
-        bits = max(8.0, 8.0 * (max_bytes - smallest))
-        self.assignment = Assignment(job.model, Rate(components=job.plan.components), max_bits=bits)
-        self.assignment.aim()
-        result = self.assignment.renew()
-        # The file codes labels better than their frequencies alone would: aim at the bits that fill it.
-        spent = 8.0 * (self._size(result) - smallest)
-        ratio = min(1.2, max(0.8, spent / max(1.0, result.fit.bits(self.assignment.rate.escape_bits or 0.0))))
-        self.assignment.max_bits = bits / ratio
-
-    def __call__(self, done: float) -> None:
-        self.steps += 1
-        if self.steps % self.job.plan.renew_every == 0:
-            self.assignment.renew(share=min(1.0, done / max(self.job.plan.anneal, 1e-9)))
-
-    def state_dict(self) -> dict[str, Any]:
-        book, rate = self.assignment.codebook, self.assignment.rate
-        assert book is not None
-        return {
-            "steps": self.steps,
-            "trade": rate.trade,
-            "max_bits": self.assignment.max_bits,
-            "book": tuple(book),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps, self.assignment.max_bits = state["steps"], state["max_bits"]
-        self.assignment.rate = replace(self.assignment.rate, trade=state["trade"])
-        self.assignment.codebook = RateCodebook(*state["book"])
-
-    def settle(self) -> float:
-        """Fix the labels at the smallest lambda, to about a percent, whose file fits; returns the nats that costs."""
-        self.assignment.max_bits, self.trained = None, self.assignment.codebook
-        low = high = self.assignment.rate.trade
-        fits = self._labelled(high)
-        upwards = fits is None
-        for doubling in range(8):  # until the file fits at `high` and not at `low`
-            step = 1.2 ** (2**doubling)
-            low, high = (high, high * step) if upwards else (high / step, high)
-            found = self._labelled(high if upwards else low)
-            fits = found or fits
-            if upwards != (found is None):
-                break
-            if not upwards:
-                high = low
-        if fits is None:  # all but labels fill the budget
-            fits = share_by_rate(*self.assignment.latents(), ONE_COMPONENT)
-        for _ in range(5):
-            middle = (low * high) ** 0.5
-            better = self._labelled(middle)
-            low, high = (low, middle) if better is not None else (middle, high)
-            fits = better or fits
-        settle(self.job.model, fits)
-        return float(fits.fit.distortion.sum())
-
-    def _labelled(self, trade: float) -> RateSharing | None:
-        """Labels at that lambda, if their file is within the budget."""
-        self.assignment.rate = replace(self.assignment.rate, trade=trade)
-        self.assignment.codebook = self.trained  # whatever was tried before
-        result = self.assignment.renew()
-        return result if self._size(result) <= self.max_bytes else None
-
-    def _size(self, result: RateSharing) -> int:
-        """Bytes of the file when all training is done: norms count their batches, and long numbers take more bytes."""
-        twin = copy.deepcopy(self.job.model)
-        settle(twin, result)
-        for norm in (m for m in twin.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)):
-            if norm.num_batches_tracked is not None:
-                norm.num_batches_tracked += self.job.settling_batches
-        return self.job.size_of(twin)

@@ -1,0 +1,105 @@
+"""Steers lambda, while a latent model is trained, so that its file will fill a budget of bytes and not exceed it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from pocketbayes.sharing.latent import Assignment, settle
+from pocketbayes.sharing.rate import Codebook, Rate, RateSharing, share_by_rate
+
+ONE_COMPONENT = Rate(trade=1e9, components=1, escape_bits=None)
+
+
+class Steering:
+    """Called after each step: renews the labels now and then, and moves lambda towards the budget.
+
+    Args:
+        smallest: bytes of the file with a single component.
+        size_of: bytes of the file of a settled model, a copy that it may change.
+        renew_every: steps of training to a renewal.
+        anneal: the share of the training during which lambda grows to its value.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rate: Rate,
+        *,
+        max_bytes: int,
+        smallest: int,
+        size_of: Callable[[nn.Module], int],
+        renew_every: int = 1,
+        anneal: float = 0.0,
+    ) -> None:
+        self.model, self.max_bytes, self.size_of = model, max_bytes, size_of
+        self.renew_every, self.anneal, self.steps = renew_every, anneal, 0
+        bits = max(8.0, 8.0 * (max_bytes - smallest))
+        self.assignment = Assignment(model, rate, max_bits=bits)
+        self.assignment.aim()
+        result = self.assignment.renew()
+        # The file codes labels better than their frequencies alone would: aim at the bits that fill it.
+        spent = 8.0 * (self._size(result) - smallest)
+        ratio = min(1.2, max(0.8, spent / max(1.0, result.fit.bits(self.assignment.rate.escape_bits or 0.0))))
+        self.assignment.max_bits = bits / ratio
+
+    def __call__(self, done: float) -> None:
+        self.steps += 1
+        if self.steps % self.renew_every == 0:
+            self.assignment.renew(share=min(1.0, done / max(self.anneal, 1e-9)))
+
+    def state_dict(self) -> dict[str, Any]:
+        book, rate = self.assignment.codebook, self.assignment.rate
+        assert book is not None
+        return {
+            "steps": self.steps,
+            "trade": rate.trade,
+            "max_bits": self.assignment.max_bits,
+            "book": tuple(book),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps, self.assignment.max_bits = state["steps"], state["max_bits"]
+        self.assignment.rate = replace(self.assignment.rate, trade=state["trade"])
+        self.assignment.codebook = Codebook(*state["book"])
+
+    def settle(self) -> float:
+        """Fix the labels at the smallest lambda, to about a percent, whose file fits; returns the nats that costs."""
+        self.assignment.max_bits, self.trained = None, self.assignment.codebook
+        low = high = self.assignment.rate.trade
+        fits = self._labelled(high)
+        upwards = fits is None
+        for doubling in range(8):  # until the file fits at `high` and not at `low`
+            step = 1.2 ** (2**doubling)
+            low, high = (high, high * step) if upwards else (high / step, high)
+            found = self._labelled(high if upwards else low)
+            fits = found or fits
+            if upwards != (found is None):
+                break
+            if not upwards:
+                high = low
+        if fits is None:  # all but labels fill the budget
+            fits = share_by_rate(*self.assignment.latents(), ONE_COMPONENT)
+        for _ in range(5):
+            middle = (low * high) ** 0.5
+            better = self._labelled(middle)
+            low, high = (low, middle) if better is not None else (middle, high)
+            fits = better or fits
+        settle(self.model, fits)
+        return float(fits.fit.distortion.sum())
+
+    def _labelled(self, trade: float) -> RateSharing | None:
+        """Labels at that lambda, if their file is within the budget."""
+        self.assignment.rate = replace(self.assignment.rate, trade=trade)
+        self.assignment.codebook = self.trained  # whatever was tried before
+        result = self.assignment.renew()
+        return result if self._size(result) <= self.max_bytes else None
+
+    def _size(self, result: RateSharing) -> int:
+        twin = copy.deepcopy(self.model)
+        settle(twin, result)
+        return self.size_of(twin)
