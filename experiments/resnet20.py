@@ -24,6 +24,9 @@ from experiments.record import kept, shown
 from experiments.train_network import MODELS, architecture, augmentation, load_start, splits, teachers
 from pocketbayes import data, nets
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.posterior.weights import sites
+from pocketbayes.sharing import Outliers
+from pocketbayes.sharing.outliers import before_sharing
 
 ROWS = Path(__file__).parent / "rows"
 BATCH, DRAWS, EPOCHS = 128, 30, 3
@@ -139,6 +142,7 @@ class Bench:
     ) -> dict[str, Any]:
         """Leaves the file NAME.pocket under --work."""
         model, sensitivity = self.posterior() if start is None else copy.deepcopy(start)
+        own = outliers_of_their_own(model, sensitivity, how.outliers)
         report = pb.share(model, how, sensitivity=sensitivity)
         print(f"{name}: {report}", flush=True)
         self.fit(model, name, EPOCHS, seed)
@@ -150,9 +154,11 @@ class Bench:
             "components": report.components,
             "components_before_merging": report.components_before_merging,
             "outliers": report.outliers,
+            "outliers_of_their_own": own,
             "blends": report.blends,
             "scalars": report.trainable,
             "bits_a_label": report.bits_per_weight,
+            "cost_of_widths": cost_of_widths(path, sensitivity),
             "validation": scores(pb.evaluate(model, self.validation(), samples=8, seed=seed)),
             "test": self.score_file(path, seed),
             "seed": seed,
@@ -164,6 +170,24 @@ class Bench:
 
     def score(self, model: nn.Module, seed: int = 0) -> dict[str, float]:
         return scores(pb.evaluate(model, self.test_set().batches(250), samples=DRAWS, seed=seed))
+
+
+def outliers_of_their_own(model: nn.Module, sensitivity: dict[str, Tensor], rules: Outliers) -> int:
+    """How many weights are outliers by their mean or sensitivity, whatever clusters the others form."""
+    found = list(sites(model))
+    masks = before_sharing(
+        rules, [site.gaussian.mu for site in found], [sensitivity[site.path] for site in found]
+    )
+    return sum(int(mask.sum()) for mask in masks)
+
+
+def cost_of_widths(path: Path, sensitivity: dict[str, Tensor]) -> dict[str, float]:
+    """1/2 sum_i g_i sigma_i^2 of a file, the nats a draw adds to the training NLL to second order, and the part of it that
+    falls to the hundredth of the weights with the most."""
+    found = pb.read(path)
+    each = torch.cat([(g.double() * found[name][1] ** 2).flatten() / 2 for name, g in sensitivity.items()])
+    worst = each.topk(max(1, len(each) // 100)).values
+    return {"nats": round(float(each.sum()), 5), "worst": round(float(worst.sum() / each.sum()), 4)}
 
 
 def scores(evaluation: Any) -> dict[str, float]:

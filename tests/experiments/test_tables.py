@@ -28,6 +28,7 @@ from experiments import (
 )
 from pocketbayes import data, nets
 from pocketbayes.data import DataSet, Scaling
+from pocketbayes.posterior.weights import sites
 
 NAMES = ("cifar10", "mnist")
 CLASSES = tuple(map(str, range(10)))
@@ -108,6 +109,7 @@ def test_rows_of_the_ablation_differ_in_what_is_left_out_and_are_made_once(
                 seed=seed,
             )
             assert row["test"]["nll"] == pytest.approx(loaded.nll, abs=2e-4)
+    assert rows["no outliers"]["outliers_of_their_own"] == 0
     text = table5.section(result)
     assert all(f"| {name} | " in text for name in table5.CONFIGURATIONS)
     monkeypatch.setattr(pb, "share", None)  # nothing is made again
@@ -125,6 +127,28 @@ def test_thresholds_and_merging_share_the_row_of_the_whole_algorithm(
     assert before["components"] >= merging["rows"]["after merging"]["components"]
     assert "| 0.1 | " in table8.section(thresholds) and "| before merging | " in table10.section(merging)
     assert table8.RESULT.with_suffix(".svg").exists()
+
+
+def test_a_row_tells_which_outliers_stand_by_themselves_and_what_its_widths_cost(tiny: Path) -> None:
+    bench = resnet20.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
+    row = table5.ablated(bench, "outliers and blends", 0)
+    model, sensitivity = bench.posterior()
+    weights = [
+        (g, abs(mu))
+        for site in sites(model)
+        for g, mu in zip(
+            sensitivity[site.path].flatten().tolist(), site.gaussian.mu.flatten().tolist(), strict=True
+        )
+    ]
+    important = sorted((g for g, _ in weights), reverse=True)[: len(weights) // 100]
+    own = sum(mu > 0.2 or g >= important[-1] for g, mu in weights)
+    assert row["outliers_of_their_own"] == own and len(important) < own <= row["outliers"]
+    loaded = pb.load(tiny / "work" / "outliers-and-blends-0.pocket", nets.resnet20())
+    costs = [(sensitivity[s.path] * s.gaussian.sigma.detach() ** 2 / 2).flatten() for s in sites(loaded)]
+    each = torch.cat(costs).sort(descending=True)[0]
+    cost, worst = row["cost_of_widths"]["nats"], row["cost_of_widths"]["worst"]
+    assert cost == pytest.approx(float(each.sum()), rel=1e-3)
+    assert worst == pytest.approx(float(each[: len(each) // 100].sum() / each.sum()), abs=1e-4)
 
 
 class Inline:
