@@ -6,9 +6,9 @@
     python -m experiments.frontier --data DIR --set mnist
 
 `pb.compress` from the network that `train_network` trained, taught by it and by its earlier cycles: the curve by one recipe,
-the best row by a longer one, with three seeds; and the curve's recipe without its teachers.  Widths are calibrated on
-validation images, and those choose the seed whose file goes to experiments/models.  The test set is used once for each
-file, loaded back from disk.
+the best row by a longer one, with three seeds, a smaller file by a still longer one; and the curve's recipe without its
+teachers.  Widths are calibrated on validation images, and those choose the seed whose file goes to experiments/models.
+The test set is used once for each file, loaded back from disk.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ import pocketbayes as pb
 from experiments.record import cost, save_figure, versions, write_result
 from experiments.resnet20 import DRAWS, METRICS, PRIOR, Bench, arguments, bench_of, quality, scores
 from experiments.train_network import MODELS
+from pocketbayes.artifact import Precision
 from pocketbayes.cli.card import card_of
 from pocketbayes.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 SEEDS = 3
+SHORT = Precision(plain=12)  # of the norms, where they are a tenth of the file
 TICKS = (20, 50, 100, 200, 500, 1000)  # KB, in the figure
 
 
@@ -39,6 +41,7 @@ class Course(NamedTuple):
     curve: pb.Plan
     largest: int  # bytes of the best row
     best: pb.Plan
+    pushed: dict[int, pb.Plan]  # smaller budgets, with as much training as they need
 
 
 PLAN = pb.Plan(prior=PRIOR, distillation=0.5, calibrate=True)
@@ -49,8 +52,9 @@ COURSES = {
         replace(PLAN, temperature=0.02, epochs=3, settling_epochs=0, lr=1e-3, rho_lr=1e-3),
         90_000,
         replace(PLAN, temperature=0.01, epochs=5, settling_epochs=2),
+        {64_000: replace(PLAN, temperature=0.02, epochs=10, settling_epochs=0, lr=2e-3, rho_lr=1e-3)},
     ),
-    "mnist": Course((60_000, 20_000), DIGITS, 30_000, DIGITS),
+    "mnist": Course((60_000, 20_000), DIGITS, 30_000, DIGITS, {}),
 }
 OTHERS = {  # bytes, accuracy, NLL, ECE: the paper's rows
     "cifar10": {
@@ -71,6 +75,7 @@ class Part(NamedTuple):
     plan: pb.Plan
     tested: bool = True
     alone: bool = False  # taught by the network it starts from, without that one's earlier cycles
+    precision: Precision = Precision()
 
 
 def parts(course: Course, teachers: int) -> dict[str, Part]:
@@ -86,6 +91,7 @@ def parts(course: Course, teachers: int) -> dict[str, Part]:
     return {
         "best-0": Part(course.largest, course.best),
         **{f"budget-{size}": Part(size, course.curve) for size in course.budgets},
+        **{f"pushed-{size}": Part(size, how, precision=SHORT) for size, how in course.pushed.items()},
         **untaught,
         **{f"best-{seed}": Part(course.largest, replace(course.best, seed=seed)) for seed in range(1, SEEDS)},
     }
@@ -94,6 +100,10 @@ def parts(course: Course, teachers: int) -> dict[str, Part]:
 def best_rows(runs: dict[str, Any]) -> list[dict[str, Any]]:
     """Those of the longer recipe, one for each seed."""
     return [run for key, run in runs.items() if key.startswith("best-")]
+
+
+def pushed_rows(runs: dict[str, Any]) -> list[dict[str, Any]]:
+    return [run for key, run in runs.items() if key.startswith("pushed-")]
 
 
 def on_curve(name: str, runs: dict[str, Any]) -> list[dict[str, Any]]:
@@ -118,6 +128,7 @@ def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
             validation_loader=bench.validation(),
             max_bytes=part.max_bytes,
             plan=part.plan,
+            precision=part.precision,
             teacher=teachers,
             metadata=card_of("resnet20", bench.architecture(), bench.test_set()).metadata(),
             checkpoints=bench.work / f"{name}-checkpoints",
@@ -211,6 +222,10 @@ def table(name: str, part: dict[str, Any]) -> str:
         if run not in best
     ]
     lines += [
+        f"| pushed, at most {run['max_bytes']:,} | {run['bytes']:,} | {quality([run])} |"
+        for run in pushed_rows(runs)
+    ]
+    lines += [
         f"| {row} | {size:,} | {100 * accuracy:.2f} | {nll} | {ece} |"
         for row, (size, accuracy, nll, ece) in OTHERS[name].items()
     ]
@@ -219,6 +234,9 @@ def table(name: str, part: dict[str, Any]) -> str:
         recipes = f"All rows: {recipe(course.curve)}."
     else:
         recipes = f"The curve: {recipe(course.curve)}, seed 0; the best row: {recipe(course.best)}."
+    for run in pushed_rows(runs):
+        size = run["max_bytes"]
+        recipes += f" Pushed to {size:,} bytes: {recipe(course.pushed[size])}, norms and biases in {SHORT.plain} bits."
     paragraphs = (stages_paragraph(runs), recipes_paragraph(name, runs), distillation_paragraph(name, runs))
     return f"""### {name}
 
@@ -321,6 +339,10 @@ def _panel(ax: Any, name: str, part: dict[str, Any], metric: str, place: int) ->
         markersize=11,
         label="pocketbayes, best row",
     )
+    pushed = pushed_rows(part["runs"])
+    if pushed:
+        sizes, values = [r["bytes"] / 1e3 for r in pushed], [scale * r["test"][metric] for r in pushed]
+        ax.plot(sizes, values, "P", markersize=8, label="pocketbayes, pushed")
     for marker, (other, values) in zip("sD", OTHERS[name].items(), strict=True):
         ax.plot(values[0] / 1e3, scale * values[1 + place], marker, label=other)
     start = part["start"]

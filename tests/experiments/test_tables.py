@@ -173,7 +173,9 @@ def test_rows_made_side_by_side_are_those_the_tables_look_for(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tables, "ProcessPoolExecutor", Inline)
-    monkeypatch.setattr(frontier, "COURSES", {n: frontier.Course((), pb.Plan(), 1, pb.Plan()) for n in NAMES})
+    monkeypatch.setattr(
+        frontier, "COURSES", {n: frontier.Course((), pb.Plan(), 1, pb.Plan(), {}) for n in NAMES}
+    )
     monkeypatch.setattr(resnet20, "MODELS", tiny)
     for name in NAMES:
         (tiny / f"resnet20-{name}-start.pocket").write_bytes((tiny / f"{name}.pocket").read_bytes())
@@ -235,7 +237,8 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
 ) -> None:
     name = "mnist"
     best = replace(frontier.PLAN, epochs=1, samples=2)
-    course = frontier.Course((30_000, 25_000), replace(best, rho_lr=1e-3, settling_epochs=0), 25_000, best)
+    curve = replace(best, rho_lr=1e-3, settling_epochs=0)
+    course = frontier.Course((30_000, 25_000), curve, 25_000, best, {20_000: best})
     monkeypatch.setattr(frontier, "COURSES", {name: course})
     monkeypatch.setattr(frontier, "SEEDS", 2)
     monkeypatch.setattr(frontier, "MODELS", tiny / "models")
@@ -256,6 +259,7 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     assert f'"seed": {chosen[-1]}' in (tiny / "models" / "resnet20-mnist.json").read_text()
     text = frontier.section(result)
     assert "The curve's recipe at the best" in text and "The curve's recipe" not in frontier.section(first)
+    assert "| pushed, at most 20,000 | " in text and "Pushed to 20,000 bytes: temperature" in text
     assert "| curve, at most 30,000 | " in text and "with labels alone" in text and "best, 2 seeds" in text
     monkeypatch.setattr(frontier, "COURSES", {name: course._replace(curve=best)})
     sizes = [run["bytes"] for run in frontier.on_curve(name, runs)]
