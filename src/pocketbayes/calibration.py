@@ -40,9 +40,10 @@ def calibrate(
 ) -> Calibration:
     """Multiply every sigma of a posterior, private or shared, by the one factor with the least NLL on `loader`.
 
-    The model is changed in place; a file of it stays as large as it is.  The spread of a blend's components stays.  Factors are judged with the same draws, so the
-    NLL is a smooth function of them, and Brent's method finds its minimum between 1/4 and 4.  Use data held out of
-    training, and not the test set.  The widths stay as they are unless others are better, and when it is interrupted.
+    The model is changed in place; a file of it stays as large as it is.  Of a blended weight, the spread of its
+    components' means stays.  Factors are judged with the same draws, so the NLL is a smooth function of them, and
+    Brent's method finds its minimum between 1/4 and 4.  Use data held out of training, and not the test set.  The
+    widths stay as they are unless others are better, and when it is interrupted.
     """
     require_bayesian(model)
     widths = [(rho, rho.detach().clone()) for rho in _rhos(model)]
