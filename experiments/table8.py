@@ -100,6 +100,7 @@ def plot(result: dict[str, Any]) -> None:
         ax.annotate(f" {tau}", (found["bytes"] / 1e3, found["test"]["nll"]))
     ax.set_xlabel("file (KB)")
     ax.set_ylabel("test NLL")
+    ax.margins(0.12)  # room for the words
     ax.set_title("ResNet-20, CIFAR-10: tau_w at each dot")
     ax.grid(alpha=0.3)
     save_figure(figure, RESULT.with_suffix(".svg"))

@@ -263,7 +263,7 @@ def plot(planes: dict[str, Plane], result: dict[str, Any]) -> None:
     axes[-1].set(
         xscale="log", xlabel="components K", ylabel="nats a weight above K = 1", title="held-out weights"
     )
-    axes[-1].legend(fontsize=8, loc="center right", bbox_to_anchor=(1, 0.58))
+    axes[-1].legend(fontsize=8, loc="upper left")
     save_figure(figure, RESULT.with_suffix(".svg"))
     plt.close(figure)
 
