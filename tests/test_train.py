@@ -40,10 +40,10 @@ def loader(n: int = 96, batch_size: int = 16, shuffle: bool = True) -> DataLoade
     return DataLoader(blobs(n), batch_size=batch_size, shuffle=shuffle)
 
 
-def model() -> nn.Module:
+def model(**options) -> nn.Module:
     with torch.random.fork_rng():
         torch.random.default_generator.manual_seed(3)
-        return pb.bayesianize(nets.mlp([4, 8, 3]))
+        return pb.bayesianize(nets.mlp([4, 8, 3]), **options)
 
 
 def numbers(m: nn.Module) -> Tensor:
@@ -405,6 +405,12 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         pb.fit(model(), loader(), epochs=2, checkpoint=path)
     with pytest.raises(ArtifactError, match="shape"):
         pb.fit(pb.bayesianize(nets.mlp([4, 9, 3])), loader(), epochs=1, checkpoint=path)
+    for prior, complaint in (
+        (pb.ZeroMean(0.7), "width in .* is 0.7"),
+        (pb.Pretrained(1.0), "prior_mu is missing"),
+    ):
+        with pytest.raises(ArtifactError, match=complaint):
+            pb.fit(model(prior=prior), loader(), epochs=1, checkpoint=path)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ArtifactError, match="damaged"):
         pb.fit(model(), loader(), epochs=1, checkpoint=path)

@@ -307,17 +307,27 @@ class Run:
 
 
 def _require_same(path: Path, tree: Any, settings: Settings, model: nn.Module) -> None:
-    """A checkpoint belongs to one run: the same settings and the same parameters."""
+    """A checkpoint belongs to one run: the same settings, parameters and widths of priors."""
     if not isinstance(tree, dict) or "settings" not in tree or "model" not in tree:
         raise ArtifactError(f"{path}: not a checkpoint of fit. Give another path.")
-    ours = asdict(settings)
     changed = [
-        f"{k} was {tree['settings'].get(k)}, is {v}" for k, v in ours.items() if tree["settings"].get(k) != v
+        f"{k} was {tree['settings'].get(k)}, is {v}"
+        for k, v in asdict(settings).items()
+        if tree["settings"].get(k) != v
     ]
-    shapes = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    theirs = {name: tuple(t.shape) for name, t in tree["model"].items()}
+    ours, theirs = (
+        {name: tuple(t.shape) for name, t in state.items()} for state in (model.state_dict(), tree["model"])
+    )
     changed += [
-        f"{name} is missing or differs in shape" for name in shapes if shapes[name] != theirs.get(name)
+        f"{name} is missing or differs in shape"
+        for name in {**ours, **theirs}
+        if ours.get(name) != theirs.get(name)
+    ][:3]
+    widths = {name: m.prior_sigma for name, m in model.named_modules() if isinstance(m, StochasticWeight)}
+    changed += [
+        f"the prior's width in {name} was {float(stored):g}, is {width:g}"
+        for name, width in widths.items()
+        if (stored := tree["model"].get(f"{name}._extra_state")) is not None and float(stored) != width
     ][:3]
     if changed:
         raise ArtifactError(
