@@ -1,11 +1,9 @@
 """File size against accuracy, NLL and ECE: ResNet-20 by rate and distortion, from 200 KB to 40 KB; and our best files.
 
-    python -m experiments.train_network --data DIR --set cifar10 --epochs 40
     python -m experiments.frontier --data DIR --set cifar10
-    python -m experiments.train_network --data DIR --set mnist --epochs 8
     python -m experiments.frontier --data DIR --set mnist
 
-`pb.compress` from the network that `train_network` trained, taught by it and by its earlier cycles: the curve by one recipe,
+`pb.compress` from the network in experiments/models (`train_network`), taught by it and by its earlier cycles: the curve by one recipe,
 the best row by a longer one, with three seeds, a smaller file by a still longer one; and the curve's recipe without its
 teachers.  Widths are calibrated on validation images, and those choose the seed whose file goes to experiments/models.
 The test set is used once for each file, loaded back from disk.
@@ -14,7 +12,8 @@ The test set is used once for each file, loaded back from disk.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,15 +55,28 @@ COURSES = {
     ),
     "mnist": Course((60_000, 20_000), DIGITS, 30_000, DIGITS, {}),
 }
-OTHERS = {  # bytes, accuracy, NLL, ECE: the paper's rows
+PAPER = {  # bytes, accuracy, NLL, ECE; its INT8 on MNIST is of another network (Table 4)
     "cifar10": {
         "2DGBNN (paper)": (710_000, 0.9104, 0.303, 0.037),
         "INT8, 1 bit of sigma (paper)": (540_000, 0.9096, 0.266, 0.0071),
     },
-    "mnist": {
-        "2DGBNN (paper)": (403_000, 0.9952, 0.013, 0.001),
-        "INT8, 1 bit of sigma (paper)": (60_000, 0.9934, 0.027, 0.0035),
+    "mnist": {"2DGBNN (paper)": (403_000, 0.9952, 0.013, 0.001)},
+}
+OURS = {  # the same two methods as we make them: rows of Table 4, where they have been made
+    "cifar10": {
+        "2DGBNN's algorithm (Table 4)": "outliers-and-blends-0",
+        "INT8, 1 bit of sigma (Table 4)": "posterior-int8-1",
     },
+    "mnist": {
+        "2DGBNN's algorithm (Table 4)": "mnist/scratch-calibrated",
+        "INT8, 1 bit of sigma (Table 4)": "mnist/scratch-int8-1",
+    },
+}
+NOTES = {  # on how the best row came about
+    "cifar10": "Test images had been looked at before the best row was made: a file of 89,006 bytes, from a network trained for one cycle of 40 epochs, "
+    "had 90.79 / 0.2779 / 0.0129 (the network 90.99 / 0.2662 / 0.0221). The second cycle and the lower temperature came after that.",
+    "mnist": "The temperature was chosen for CIFAR-10, not here; calibration makes up for it. The row of 2DGBNN's algorithm has calibrated widths too, that of "
+    "INT8 has not; both are of a posterior trained from random weights.",
 }
 
 
@@ -117,10 +129,13 @@ def on_curve(name: str, runs: dict[str, Any]) -> list[dict[str, Any]]:
 
 def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
     """A pocket file within the part's budget, with its scores."""
+    several = part.plan.distillation and not part.alone
+    taught = len(bench.teachers()) if several else int(part.plan.distillation > 0)
+    settings = {"plan": asdict(part.plan), "precision": asdict(part.precision), "teachers": taught}
 
     def make() -> dict[str, Any]:
         path = bench.work / f"{name}.pocket"
-        teachers = None if part.alone or not part.plan.distillation else bench.teachers()
+        teachers = bench.teachers() if several else None
         report = pb.compress(
             bench.plain(),
             bench.training(),
@@ -149,7 +164,7 @@ def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
             "seed": part.plan.seed,
         }
 
-    return bench.measured(name, make)
+    return bench.measured(name, make, settings)
 
 
 def publish(bench: Bench, runs: dict[str, dict[str, Any]], command: str) -> None:
@@ -186,7 +201,19 @@ def main() -> None:
     command = f"python -m experiments.frontier --data DIR --set {args.set}{made}"
     publish(bench, runs, command)
     result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    result[args.set] = {"command": command, "start": start, "runs": runs, "versions": versions()}
+    record = bench.network.with_suffix(".json")
+    result[args.set] = {
+        "command": command,
+        "network": json.loads(record.read_text()) if record.exists() else None,
+        "start": start,
+        "runs": runs,
+        "others": {
+            row: json.loads(file.read_text())["value"]
+            for row, key in OURS[args.set].items()
+            if (file := args.rows / f"{key}.json").exists()
+        },
+        "versions": versions(),
+    }
     write_result(RESULT, result)
     plot(result)
 
@@ -200,7 +227,6 @@ def section(result: dict[str, Any]) -> str:
     return f"""## Size against quality: our own rows
 
 ResNet-20 trained from scratch by `experiments.train_network`, then `pb.compress` to a budget. {DRAWS} draws, 10,000 test images, files loaded from disk, bytes of the files.
-All rows but that of 200,000 bytes were made before `compress` learned to fill its budget (the change of 18 November 2026): run again they come out up to 2 % larger, and with other last digits.
 
 ![File size against accuracy, NLL and ECE](experiments/frontier.svg)
 
@@ -209,51 +235,87 @@ All rows but that of 200,000 bytes were made before `compress` learned to fill i
 
 
 def table(name: str, part: dict[str, Any]) -> str:
-    course, start, runs = COURSES[name], part["start"], part["runs"]
-    best = best_rows(runs)
-    lines = [f"| start, deterministic | {start['bytes']:,} | {quality([start])} |"]
-    if best:
+    start, runs = part["start"], part["runs"]
+    share = start["test"]["accuracy"]
+    lines = [f"| start, deterministic, in fp32 | {start['bytes']:,} | {quality([start])} |"]
+    lines += [f"| {row} | {found['bytes']:,} | {quality([found])} |" for row, found in part["others"].items()]
+    if best := best_rows(runs):
         sizes = [run["bytes"] for run in best]
         size = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
-        lines.append(f"| **best, {len(best)} seed{'s' * (len(best) > 1)}** | {size} | {quality(best)} |")
+        seeds = f"{len(best)} seed{'s' * (len(best) > 1)}"
+        lines.append(f"| **best, {seeds}**{mark(best)} | {size} | {quality(best)} |")
     lines += [
-        f"| curve, at most {run['max_bytes']:,} | {run['bytes']:,} | {quality([run])} |"
-        for run in reversed(on_curve(name, runs))
+        f"| {kind}, at most {run['max_bytes']:,}{mark([run])} | {run['bytes']:,} | {quality([run])} |"
+        for kind, rows in (("curve", reversed(on_curve(name, runs))), ("pushed", pushed_rows(runs)))
+        for run in rows
         if run not in best
     ]
     lines += [
-        f"| pushed, at most {run['max_bytes']:,} | {run['bytes']:,} | {quality([run])} |"
-        for run in pushed_rows(runs)
-    ]
-    lines += [
         f"| {row} | {size:,} | {100 * accuracy:.2f} | {nll} | {ece} |"
-        for row, (size, accuracy, nll, ece) in OTHERS[name].items()
+        for row, (size, accuracy, nll, ece) in PAPER[name].items()
     ]
     rows = "\n".join(lines)
-    if course.best == course.curve:
-        recipes = f"All rows: {recipe(course.curve)}."
-    else:
-        recipes = f"The curve: {recipe(course.curve)}, seed 0; the best row: {recipe(course.best)}."
-    for run in pushed_rows(runs):
-        size = run["max_bytes"]
-        recipes += f" Pushed to {size:,} bytes: {recipe(course.pushed[size])}, norms and biases in {SHORT.plain} bits."
-    paragraphs = (stages_paragraph(runs), recipes_paragraph(name, runs), distillation_paragraph(name, runs))
+    told = (
+        network_paragraph(part),
+        recipes_paragraph(name, runs),
+        stages_paragraph(runs),
+        preference_paragraph(name, start, runs),
+        distillation_paragraph(name, runs),
+    )
+    paragraphs = "\n\n".join(filter(None, told))
     return f"""### {name}
 
-`{part["command"]}`, {cost(run["seconds"] for run in runs.values())}, torch {part["versions"]["torch"]}. {recipes}
+`{part["command"]}`, {cost(run["seconds"] for run in runs.values())}, torch {part["versions"]["torch"]}. The test images alone give an accuracy a standard error of {100 * math.sqrt(share * (1 - share) / 10_000):.2f} points.
 
 | | bytes | accuracy (%) | NLL | ECE |
 |---|---|---|---|---|
 {rows}
 
-{" ".join(filter(None, paragraphs))}"""
+{paragraphs}"""
 
 
-def recipe(plan: pb.Plan) -> str:
-    widths = "that train the widths too" if plan.rho_lr else "with Laplace widths"
+def mark(runs: list[dict[str, Any]]) -> str:
+    """Of a row that today's code would make a little differently."""
+    return " †" if any("remark" in run for run in runs) else ""
+
+
+def network_paragraph(part: dict[str, Any]) -> str:
+    """How the network was trained, and what keeping it in a file changes."""
+    network = part["network"]
+    if network is None:
+        return ""
+    cycles = [*network["earlier"], network]
+    commands = ", then ".join(f"`{cycle['command']}`" for cycle in cycles)
+    minutes = sum(cycle["seconds"] for cycle in cycles) / 60
+    found = network["validation"]
     return (
-        f"temperature {plan.temperature:g}, {plan.epochs} epochs of sharing {widths} (learning rate {plan.lr:g}), "
-        f"{plan.settling_epochs} of settling"
+        f"The network: {commands}; {minutes:.0f} minutes in all. It is kept in a file of {network['bytes']:,} bytes, and the means in that file are "
+        f"what all rows start from and what the first row scores. Validation images, accuracy / NLL / ECE: {in_words(found['trained'])} as trained, "
+        f"{in_words(found['in the file'])} in the file."
+    )
+
+
+def recipes_paragraph(name: str, runs: dict[str, Any]) -> str:
+    """What was done for each kind of row."""
+    kinds: dict[str, list[str]] = {}
+    for key, run in runs.items():
+        kind = {"best": "best", "budget": "curve", "pushed": "pushed"}.get(key.split("-")[0])
+        if kind and kind not in kinds.setdefault(recipe(run["settings"]), []):
+            kinds[recipe(run["settings"])].append(kind)
+    told = "; ".join(f"{' and '.join(kind)}: {how}" for how, kind in kinds.items())
+    remarks = {run["remark"]: None for run in runs.values() if "remark" in run}
+    return f"Recipes. {told}." + "".join(f" † {remark}" for remark in remarks)
+
+
+def recipe(settings: dict[str, Any]) -> str:
+    plan, bits, teachers = settings["plan"], settings["precision"]["plain"], settings["teachers"]
+    widths = "that train the widths too" if plan["rho_lr"] else "with Laplace widths"
+    taught = f"{plan['distillation']:.0%} of the targets from {teachers} teacher{'s' * (teachers > 1)} (the start{' and its earlier cycle' * (teachers > 1)})"
+    return (
+        f"temperature {plan['temperature']:g}, {plan['epochs']} epochs of sharing {widths} (learning rate {plan['lr']:g}), "
+        f"{plan['settling_epochs']} of settling, {taught if teachers else 'no teacher'}"
+        + ", widths calibrated on validation images" * plan["calibrate"]
+        + f", norms and biases in {bits} bits" * (bits != Precision().plain)
     )
 
 
@@ -275,18 +337,20 @@ def stages_paragraph(runs: dict[str, Any]) -> str:
     return f"Validation images, best row, seed 0, accuracy / NLL / ECE after each stage: {told} ({run['calibration']})."
 
 
-def recipes_paragraph(name: str, runs: dict[str, Any]) -> str:
-    """The curve's recipe beside the best row's at the same budget, where they differ."""
-    same = f"budget-{COURSES[name].largest}"
-    if not {"best-0", same} <= runs.keys():
-        return ""
-    curve, best = runs[same], runs["best-0"]
-    return (
-        f"The curve's recipe at the best row's budget, validation images: {in_words(judged(curve))} with {curve['calibration']}, "
-        f"against {in_words(judged(best))}; test images: {in_words(curve['test'])} against {in_words(best['test'])}. "
-        f"It came later, takes {curve['seconds'] / best['seconds']:.0%} of the time, and validation images prefer it; these are 2,500, "
-        "and easier than the test images. The best row stays the one that was measured first."
-    )
+def preference_paragraph(name: str, start: dict[str, Any], runs: dict[str, Any]) -> str:
+    """What was seen of the test images before the best row was made, and the curve's recipe at the same budget."""
+    same, told = f"budget-{COURSES[name].largest}", [NOTES[name]]
+    if {"best-0", same} <= runs.keys():
+        curve, best = runs[same], runs["best-0"]
+        preferred = "the curve's" if judged(curve)["nll"] < judged(best)["nll"] else "the best row's"
+        easy = best["validation"]["start"]
+        told.append(
+            f"The curve's recipe was tried after the best row was measured. At the same budget and seed: validation images {in_words(judged(curve))} ({curve['calibration']}) against the best "
+            f"row's {in_words(judged(best))}, test images {in_words(curve['test'])} against {in_words(best['test'])}. By validation NLL {preferred} recipe is "
+            f"to be preferred; but there are only 2,500 validation images, and the start's NLL is {easy['nll']:.4f} on them and {start['test']['nll']:.4f} on the test images. The best row "
+            "stays what it was before the other was tried."
+        )
+    return " ".join(filter(None, told))
 
 
 def distillation_paragraph(name: str, runs: dict[str, Any]) -> str:
@@ -320,7 +384,7 @@ def plot(result: dict[str, Any]) -> None:
             for ax in axes[:, 0]
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
         }
-        figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named))
+        figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=4)
         save_figure(figure, RESULT.with_suffix(".svg"))
         plt.close(figure)
 
@@ -343,8 +407,10 @@ def _panel(ax: Any, name: str, part: dict[str, Any], metric: str, place: int) ->
     if pushed:
         sizes, values = [r["bytes"] / 1e3 for r in pushed], [scale * r["test"][metric] for r in pushed]
         ax.plot(sizes, values, "P", markersize=8, label="pocketbayes, pushed")
-    for marker, (other, values) in zip("sD", OTHERS[name].items(), strict=True):
-        ax.plot(values[0] / 1e3, scale * values[1 + place], marker, label=other)
+    for marker, (other, values) in zip("sD", PAPER[name].items(), strict=False):
+        ax.plot(values[0] / 1e3, scale * values[1 + place], marker, color="0.55", label=other)
+    for marker, (other, found) in zip("sD", part["others"].items(), strict=False):
+        ax.plot(found["bytes"] / 1e3, scale * found["test"][metric], marker, color="tab:green", label=other)
     start = part["start"]
     ax.plot(start["bytes"] / 1e3, scale * start["test"][metric], "k^", label="start, deterministic")
     ax.set_xscale("log")

@@ -224,7 +224,7 @@ def section(result: dict[str, Any]) -> str:
         f"{np.mean(far['Gaussian, other seed']):.3f} apart ({min(far['Gaussian, other seed']):.3f} to "
         f"{max(far['Gaussian, other seed']):.3f}): what the shape of the noise does has to be read against that.",
         "",
-        "![predictive densities of four test images](experiments/noise_faces.svg)",
+        "![predictive distributions of four test images](experiments/noise_faces.svg)",
         "",
     ]
     return "\n".join(lines)

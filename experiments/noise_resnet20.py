@@ -165,7 +165,7 @@ def section(result: dict[str, Any]) -> str:
             f"Gaussian, {far['floor']:+.1e} between Gaussian and Gaussian (means over pairs of seeds; largest "
             f"{max(result['distance']['floor']):.1e}). The speed of drawing both is measured by `make bench`.",
             "",
-            "![NLL by seed](experiments/noise_resnet20.svg)",
+            "![NLL and ECE by seed](experiments/noise_resnet20.svg)",
             "",
         ]
     )

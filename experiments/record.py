@@ -18,15 +18,26 @@ import torch
 from pocketbayes.files import write_atomically
 
 
-def kept(path: Path, make: Callable[[], Any]) -> Any:
-    """{"value": what `make` returns, "seconds": of CPU time}, from the file if it was made before."""
+def kept(path: Path, make: Callable[[], Any], settings: dict[str, Any] | None = None) -> Any:
+    """{"value": what `make` returns, "seconds": of CPU time, "settings": as given}, from the file if it was made before.
+
+    A part made with other settings is refused.  The seconds are those of the process that finished it.
+    """
     if not path.exists():
         started = time.process_time()
         part = {"value": make(), "seconds": round(time.process_time() - started)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, (json.dumps(part) + "\n").encode())
+        write_atomically(
+            path, (json.dumps(part | ({"settings": settings} if settings else {})) + "\n").encode()
+        )
         print(f"{path.stem}: {part['seconds']} s", flush=True)
-    return json.loads(path.read_text())
+    part = json.loads(path.read_text())
+    if settings is not None and part.get("settings") != json.loads(json.dumps(settings)):
+        raise ValueError(
+            f"{path} was made with other settings: {part.get('settings')}, not {settings}. "
+            "Remove it to have it made again, or give another folder with --rows."
+        )
+    return part
 
 
 def write_result(path: Path, result: Any) -> None:

@@ -53,7 +53,7 @@ class Bench:
 
     @cached_property
     def _splits(self) -> tuple[data.DataSet, data.DataSet]:
-        return splits(self.name, self.folder, seed=0)
+        return splits(self.name, self.folder)
 
     @property
     def images(self) -> int:
@@ -130,12 +130,15 @@ class Bench:
         self, name: str, how: pb.Paper, *, seed: int = 0, start: Posterior | None = None
     ) -> dict[str, Any]:
         """Shared, fine-tuned for three epochs, saved, loaded back and scored; kept under that name."""
-        return self.measured(name, lambda: self.make_row(name, how, seed, start))
+        settings = {"how": repr(how), "epochs": EPOCHS, "temperature": TEMPERATURE, "lr": LR, "seed": seed}
+        return self.measured(name, lambda: self.make_row(name, how, seed, start), settings)
 
-    def measured(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The row of that name, made unless it is there, with the seconds of CPU time it took."""
-        part = kept(self.rows / f"{name}.json", make)
-        return {**part["value"], "seconds": part["seconds"]}
+    def measured(
+        self, name: str, make: Callable[[], dict[str, Any]], settings: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The row of that name, made unless it is there, with its settings and the seconds of CPU time it took."""
+        part = kept(self.rows / f"{name}.json", make, settings)
+        return part.pop("value") | part
 
     def make_row(
         self, name: str, how: pb.Paper, seed: int = 0, start: Posterior | None = None

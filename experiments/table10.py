@@ -51,7 +51,7 @@ def section(result: dict[str, Any]) -> str:
     table = "\n".join(lines)
     return f"""## Table 10: merging
 
-`{result["command"]}`, seed 0, {cost(row["seconds"] for row in result["rows"].values())}, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, one posterior, {EPOCHS} epochs of fine-tuning a row, {DRAWS} draws, 10,000 test images, files loaded from disk.
+`{result["command"]}`, seed 0, {cost(row["seconds"] for row in result["rows"].values())}, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, one posterior, {EPOCHS} epochs of fine-tuning a row, {DRAWS} draws, 10,000 test images, files loaded from disk; the time is besides training the posterior.
 
 | | components | blends | bytes | accuracy (%) | NLL | ECE | paper: accuracy / NLL / ECE |
 |---|---|---|---|---|---|---|---|

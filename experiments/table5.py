@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import pocketbayes as pb
@@ -88,20 +89,29 @@ def section(result: dict[str, Any]) -> str:
         word: difference(rows, "outliers and blends", other)
         for word, other in (("Blends", "no blends"), ("Outliers", "no outliers"))
     }
-    table = "\n".join(lines)
+    table, several = "\n".join(lines), result["seeds"] > 1
+    worth = {
+        part: np.mean(
+            [
+                a["test"]["accuracy"] - b["test"]["accuracy"]
+                for a, b in zip(rows["outliers and blends"], rows[other], strict=True)
+            ]
+        )
+        for part, other in (("outliers", "no outliers"), ("blends", "no blends"))
+    }
     whole, without = (rows[name][0]["cost_of_widths"] for name in ("outliers and blends", "no outliers"))
     return f"""## Table 5: what outliers and blends are worth
 
 `{result["command"]}`, {result["seeds"]} seed{"s" * (result["seeds"] > 1)}, {cost(run["seconds"] for runs in rows.values() for run in runs)}, torch {result["versions"]["torch"]}. ResNet-20, CIFAR-10, all rows from one posterior at temperature {TEMPERATURE}, {EPOCHS} epochs of fine-tuning
-each (the paper does not say how many it takes), scored on the 10,000 test images with {DRAWS} draws, the file loaded from disk. Counts and bytes are of seed 0; ± is the standard error over seeds of fine-tuning.
+each (the paper does not say how many it takes), scored on the 10,000 test images with {DRAWS} draws, the file loaded from disk; the time is besides training the posterior. {"Counts and bytes are of seed 0; ± is the standard error over seeds of fine-tuning." if several else "One run a row."}
 
 | configuration | outliers | blends | components | bytes | accuracy (%) | NLL | ECE | cost of the widths | paper: accuracy / NLL / ECE |
 |---|---|---|---|---|---|---|---|---|---|
 {table}
 
-{" ".join(f"{word} change: {text}." for word, text in gaps.items())} One start, so the error over seeds leaves out that of stage 1 and of the test images (0.28 points of accuracy).
+{" ".join(f"{word} change: {text}." for word, text in gaps.items())} {"One start, so the error over seeds leaves out that of stage 1; rows share their test images." if several else "One run each: how much of that is chance is not known."}
 
-Where this differs from the paper: there blends give half a point and outliers three quarters, here outliers give nearly all and blends nothing that can be told from noise. An ECE of more than a tenth at 90 % accuracy can only be
+Where this differs from the paper: there blends give half a point and outliers three quarters, here outliers give {100 * worth["outliers"]:.1f} points and blends {100 * worth["blends"]:.2f}. An ECE of more than a tenth at 90 % accuracy can only be
 too little confidence, and it comes from the widths. Their cost, 1/2 sum g sigma^2 over the file's weights (g from `pb.sensitivity`), is what a draw adds to the training NLL to second order: without outliers {without["nats"]:.3f} nats an image, {without["worst"]:.0%}
 of it from a hundredth of the weights, with them {whole["nats"]:.3f} and {whole["worst"]:.0%}. Important weights have small widths, and take those of their clusters if nothing keeps them apart.
 """

@@ -8,6 +8,7 @@ our pocket file.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ import pocketbayes as pb
 from experiments.record import cost, kept, versions, write_result
 from experiments.resnet20 import DRAWS, Bench, arguments, bench_of
 from experiments.table5 import paper_file
+from experiments.train_network import MODELS
 from pocketbayes import metrics
 from pocketbayes.data import Scaling
 
@@ -65,9 +67,7 @@ def measure(model: nn.Module, bench: Bench, others: dict[str, Tensor]) -> dict[s
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--ood", type=Path, required=True, help="folder of the foreign images")
-    parser.add_argument(
-        "--pockets", type=Path, nargs="*", default=[Path("experiments/models/resnet20-cifar10.pocket")]
-    )
+    parser.add_argument("--pockets", type=Path, nargs="*", default=[MODELS / "resnet20-cifar10.pocket"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     bench = bench_of(args)
@@ -86,6 +86,13 @@ def main() -> None:
     write_result(RESULT, result)
 
 
+def auroc_error(area: float, positives: int, negatives: int = 10_000) -> float:
+    """Standard error of an AUROC after Hanley and McNeil (1982)."""
+    one, other = area / (2 - area), 2 * area**2 / (1 + area)
+    variance = area * (1 - area) + (positives - 1) * (one - area**2) + (negatives - 1) * (other - area**2)
+    return math.sqrt(variance / (positives * negatives))
+
+
 def section(result: dict[str, Any]) -> str:
     """This experiment's part of RESULTS.md."""
     sets = result["images"]
@@ -97,6 +104,11 @@ def section(result: dict[str, Any]) -> str:
         cells = [f"{found[other][key]:.3f}" for other in sets for key in ("auroc", "aupr", "fpr85")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     table = "\n".join(lines)
+    spread = {
+        name: [auroc_error(found[name]["auroc"], count) for found in result["rows"].values()]
+        for name, count in sets.items()
+    }
+    errors = ", ".join(f"at most {max(each):.3f} for {name}" for name, each in spread.items())
     images = ", ".join(f"{count:,} of {name}" for name, count in sets.items())
     return f"""## Table 7: foreign images
 
@@ -105,7 +117,7 @@ Foreign images are the positive class, so AUPR depends on how many there are: ch
 
 {table}
 
-With about a thousand foreign images an AUROC has a standard error of about 0.006.
+Standard errors of the AUROCs (Hanley and McNeil): {errors}.
 """
 
 

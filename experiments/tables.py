@@ -24,6 +24,7 @@ from experiments import frontier, table4, table5, table8, table10
 from experiments.resnet20 import Bench, arguments, bench_of
 
 Work = dict[str, Callable[[], Any]]
+FROM_POSTERIOR = ("table5 *", "table8 *", "table10 *", "table4 cifar10 posterior")
 
 
 def all_of(rows: Callable[[Bench], Any], bench: Bench) -> list[Any]:
@@ -76,9 +77,9 @@ def main() -> None:
     if args.list:
         print("\n".join(wanted))
         return
-    if any(name.startswith("table") for name in wanted):
+    if any(fnmatch(name, each) for name in wanted for each in FROM_POSTERIOR):
         torch.set_num_threads(args.jobs)
-        bench_of(args).posterior()  # most of them start from it: once, and before the others
+        bench_of(args).posterior()  # once, and before the rows that start from it
     with ProcessPoolExecutor(
         args.jobs, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,)
     ) as pool:

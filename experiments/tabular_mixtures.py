@@ -102,7 +102,7 @@ def resnet_rows(cifar: str, count: int, seeds: int) -> list[dict[str, Any]]:
     """Mixtures over `count` weights of our ResNet-20 for CIFAR-10, others for each seed, with Laplace widths."""
     from experiments.train_network import MODELS, load_start, splits
 
-    network, train = load_start(MODELS / "resnet20-cifar10-start.pocket", 3), splits("cifar10", cifar, 0)[0]
+    network, train = load_start(MODELS / "resnet20-cifar10-start.pocket", 3), splits("cifar10", cifar)[0]
     loader = train.batches(128, shuffle=True)
     information = pb.sensitivity(network, loader, batches=20, seed=0, progress=False)
     sigma = pb.laplace_sigma(network, information, len(train), prior=0.2)

@@ -251,10 +251,10 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     monkeypatch.setattr(frontier, "COURSES", {name: course})
     monkeypatch.setattr(frontier, "SEEDS", 2)
     monkeypatch.setattr(frontier, "MODELS", tiny / "models")
+    (tiny / "mnist-cycle-0.pocket").write_bytes((tiny / "mnist.pocket").read_bytes())
     first = run(frontier, tiny, monkeypatch, "--set", name, "--parts", "best-0", name=name)
     assert list(first[name]["runs"]) == ["best-0"]
     assert "| **best, 1 seed** | " in frontier.section(first)
-    (tiny / "mnist-cycle-0.pocket").write_bytes((tiny / "mnist.pocket").read_bytes())
     result = run(frontier, tiny, monkeypatch, "--set", name, name=name)
     runs = result[name]["runs"]
     assert runs["best-0"] == first[name]["runs"]["best-0"]
@@ -267,15 +267,19 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     assert published == (tiny / "work" / "frontier-mnist" / f"{chosen}.pocket").read_bytes()
     assert f'"seed": {chosen[-1]}' in (tiny / "models" / "resnet20-mnist.json").read_text()
     text = frontier.section(result)
-    assert "The curve's recipe at the best" in text and "The curve's recipe" not in frontier.section(first)
-    assert "| pushed, at most 20,000 | " in text and "Pushed to 20,000 bytes: temperature" in text
+    assert "By validation NLL" in text and "By validation NLL" not in frontier.section(first)
+    assert "| pushed, at most 20,000 | " in text and "norms and biases in 12 bits" in text
     assert "| curve, at most 30,000 | " in text and "with labels alone" in text and "best, 2 seeds" in text
     monkeypatch.setattr(frontier, "COURSES", {name: course._replace(curve=best)})
     sizes = [run["bytes"] for run in frontier.on_curve(name, runs)]
     assert sizes == sorted(sizes) and len(sizes) == 3  # the best row is one of them
     assert frontier.RESULT.with_suffix(".svg").exists()
+    assert runs["best-0"]["settings"]["teachers"] == 2 and "from 2 teachers" in text
     with pytest.raises(SystemExit):
         run(frontier, tiny, monkeypatch, "--set", name, "--parts", "nonsense", name=name)
+    (tiny / "mnist-cycle-1.pocket").write_bytes((tiny / "mnist.pocket").read_bytes())
+    with pytest.raises(ValueError, match="made with other settings"):  # three teachers now
+        run(frontier, tiny, monkeypatch, "--set", name, "--parts", "best-0", name=name)
 
 
 def test_a_training_killed_between_its_stages_ends_with_the_same_bits(
