@@ -38,7 +38,8 @@ EXPERIMENTS = (
 INTRODUCTION = """# Results
 
 Written by `python -m experiments.results` from the json files in `experiments/`, not by hand. Each part names the
-command that measures it again. ± is one standard error; ECE is a fraction (0.01 is 1 %), NLL is in nats.
+command that measures it again, [docs/data.md](docs/data.md) the data that it needs. ± is one standard error; ECE is a fraction (0.01 is 1 %), NLL is in nats.
+"The paper" is [the one of the part's subject](README.md#references): on sharing, on structure or on noise.
 """
 
 
