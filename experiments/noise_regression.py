@@ -119,6 +119,8 @@ def plot(bands: dict[str, Any], data: Points) -> None:
         ax.plot(data.x[:, 0], data.y[:, 0], ".", color="0.2", ms=4)
         ax.set(title=name, ylim=(-3, 3))
         ax.grid(alpha=0.3)
+    figure.supxlabel("x")
+    figure.supylabel("y")
     save_figure(figure, HERE.with_suffix(".svg"))
 
 

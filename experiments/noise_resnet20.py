@@ -177,7 +177,8 @@ def plot(result: dict[str, Any]) -> None:
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     for ax, name, label in zip(figure.subplots(1, 2), ("nll", "ece"), ("NLL (nats)", "ECE"), strict=True):
         for i, (family, each) in enumerate(result["families"].items()):
-            ax.plot([s[name] for s in each], [i] * len(each), "o", label=family)
+            apart = [i + 0.06 * (seed - (len(each) - 1) / 2) for seed in range(len(each))]
+            ax.plot([s[name] for s in each], apart, "o", label=family)
         ax.axvline(result["means"][name], color="0.6", linestyle="--", label="the means alone")
         ax.set(
             xlabel=f"test {label}, one point a seed",

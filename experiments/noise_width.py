@@ -249,7 +249,7 @@ def plot(result: dict[str, Any]) -> None:
         for ax, key in zip(axes[1:], ("wide", "narrow"), strict=True):
             if name in result[key]:
                 mean = np.mean(result[key][name], axis=1)
-                ax.plot(widths[mean > 0], mean[mean > 0], "o-", ms=3, lw=1, color=f"C{color}")
+                ax.plot(widths, np.where(mean > 0, mean, np.nan), "o-", ms=3, lw=1, color=f"C{color}")
         if name in result["plateau"] and result["plateau"][name] > 1e-8:
             axes[2].axhline(result["plateau"][name], color=f"C{color}", lw=0.7, ls=":")
     for ax, key in zip(axes[1:], ("wide", "narrow"), strict=True):

@@ -287,12 +287,17 @@ def plot(result: dict[str, Any], path: Path) -> None:
         mean, sigma = np.array(row["mean"]), np.hypot(row["sigma"], NOISE)
         colour = "tab:red" if name.startswith("NUTS") else "tab:blue"
         band = ((mean + side * sigma)[drawn] for side in (-2, 2))
-        ax.fill_between(GRID[drawn], *band, color=colour, alpha=0.25, linewidth=0)
-        ax.plot(GRID[drawn], mean[drawn], color=colour, linewidth=1)
-        ax.plot(GRID[drawn], given.truth[drawn], color="0.5", linewidth=0.7, linestyle="--")
-        ax.plot(given.task.x[:, 0], given.task.y[:, 0], "k.", markersize=3)
+        ax.fill_between(GRID[drawn], *band, color=colour, alpha=0.25, linewidth=0, label="two sigma")
+        ax.plot(GRID[drawn], mean[drawn], color=colour, linewidth=1, label="mean")
+        ax.plot(
+            GRID[drawn], given.truth[drawn], color="0.5", linewidth=0.7, linestyle="--", label="the function"
+        )
+        ax.plot(given.task.x[:, 0], given.task.y[:, 0], "k.", markersize=3, label="data")
         ax.set(title=name, ylim=(-4.0, 4.0))
         ax.tick_params(bottom=ax in axes[-1], left=ax in axes[:, 0])
+    figure.supxlabel("x")
+    figure.supylabel("y")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     save_figure(figure, path)
     plt.close(figure)
 

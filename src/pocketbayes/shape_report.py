@@ -164,9 +164,11 @@ class ShapeReport:
             )
             axes.set(xlabel=label)
             axes.locator_params(axis="x", nbins=5)
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(
+                frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0
+            )
         left.set_yticks(list(places), names)
-        left.invert_yaxis()
+        left.set_ylim(len(self.rows) - 0.5, -0.5)  # the first row on top
         return figure
 
 
