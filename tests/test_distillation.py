@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 import pocketbayes as pb
 from pocketbayes import nets
@@ -21,6 +21,7 @@ from pocketbayes.data.batches import BatchLoader
 from pocketbayes.distillation import Distilled
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Gaussian
+from pocketbayes.loop import count_examples
 
 
 def blobs(n: int = 96, seed: int = 0) -> TensorDataset:
@@ -260,10 +261,13 @@ def test_lengths_and_examples_are_those_of_the_loader() -> None:
     batches = [(x, y) for x, y in DataLoader(blobs(50), 16)]
     for bare in (DataLoader(blobs(50), 16), batches, tuple(batches)):
         wrapped = Distilled(bare, network())
-        assert len(wrapped) == 4 and len(wrapped.dataset) == 50
+        assert len(wrapped) == 4 and count_examples(wrapped) == 50
         pb.fit(pb.bayesianize(nets.mlp([4, 8, 3])), wrapped, epochs=1, progress=False)  # without num_data
+    part = Distilled(DataLoader(blobs(50), 16, sampler=SubsetRandomSampler(range(20))), network())
+    assert count_examples(part) == 20
+    with pytest.raises(ValueError, match="num_data"):  # a data set of whole batches
+        count_examples(Distilled(DataLoader(batches, batch_size=None), network()))
     stream = Distilled(iter(batches), network())
-    assert not hasattr(stream, "dataset")
     assert [len(x) for x, _ in stream] == [16, 16, 16, 2]
     with pytest.raises(TypeError, match="no length"):
         len(stream)

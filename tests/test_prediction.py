@@ -209,6 +209,12 @@ BAD = {
     "no draws": (lambda m: pb.predict(m, torch.ones(1, 4), samples=0), "samples"),
     "an empty loader": (lambda m: pb.evaluate(m, []), "empty"),
     "labels out of range": (lambda m: pb.evaluate(m, [(torch.ones(2, 4), torch.tensor([0, 5]))]), "5"),
+    "a likelihood that gives the mean alone": (
+        lambda m: pb.evaluate(
+            m, [(torch.ones(2, 4), torch.ones(2, 3))], likelihood=nn.functional.mse_loss, samples=2
+        ),
+        "1 value for 2 examples",
+    ),
     "an unknown metric": (
         lambda m: pb.evaluate(m, [(torch.ones(2, 4), torch.tensor([0, 1]))]).nothing,
         "no metric",

@@ -300,12 +300,30 @@ def fit_on(batches, **options) -> None:
 
 X = torch.ones(2, 4)
 BAD = {
-    "an empty loader": (lambda: fit_on([]), ValueError, "examples"),
+    "an empty loader": (lambda: fit_on([]), ValueError, "is empty"),
     "an empty loader of a known number": (lambda: fit_on([], num_data=5), ValueError, "is empty"),
     "a loader of ready batches": (
         lambda: fit_on(DataLoader([(X, X)], batch_size=None)),
         ValueError,
         "num_data",
+    ),
+    "a label between two classes": (lambda: fit_on([(X, torch.tensor([0, 0.5]))]), ValueError, "Label 0.5"),
+    "a label that is NaN": (lambda: fit_on([(X, torch.tensor([0, torch.nan]))]), NonFiniteError, "target"),
+    "one class": (
+        lambda: pb.fit(pb.bayesianize(nn.Linear(4, 1)), [(X, X[:, :1])], epochs=1),
+        ValueError,
+        "single class",
+    ),
+    "patience with nothing": (
+        lambda: fit_on(loader(), patience=0, validation=loader()),
+        ValueError,
+        "patience",
+    ),
+    "patience for nothing": (lambda: fit_on(loader(), patience=2), ValueError, "validation"),
+    "a folder that is not there": (
+        lambda: fit_on(loader(), checkpoint="no/such/folder/fit.safetensors"),
+        FileNotFoundError,
+        "no such folder",
     ),
     "labels out of range": (lambda: fit_on([(X, torch.tensor([0, 7]))]), ValueError, "Label 7"),
     "no number of data": (lambda: fit_on(DataLoader(Stream(), 8)), ValueError, "num_data"),
@@ -338,6 +356,30 @@ def test_an_exploding_step_names_itself_and_leaves_the_model_sound() -> None:
         stochastic_weights(m)[1].original[0, 0] = torch.nan
     with pytest.raises(NonFiniteError, match=r"2\.parametrizations\.weight\.original"):
         pb.fit(m, loader(), epochs=1)
+
+
+@pytest.mark.parametrize(("value", "message"), [(torch.nan, "input 0"), (1e30, r"1\.running_var")])
+def test_a_bad_batch_leaves_no_trace_in_a_norm(value: float, message: str) -> None:
+    """NaN, or values so large that only the running variance overflows."""
+    m = pb.bayesianize(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    m.register_buffer("mask", torch.tensor([0.0, -torch.inf]))  # not finite, and nobody's fault
+    (x, y), before = blobs(16).tensors, {name: t.clone() for name, t in m.named_buffers()}
+    bad = x.clone()
+    bad[3, 1] = value
+    with pytest.raises(NonFiniteError, match=message):
+        pb.fit(m, [(bad, y)], epochs=1)
+    assert all(torch.equal(t, before[name]) for name, t in m.named_buffers())
+    pb.fit(m, [(x, y)], epochs=1)
+    assert not torch.equal(m[1].running_mean, before["1.running_mean"])
+
+
+def test_gradients_that_the_caller_left_do_not_count() -> None:
+    models = [model(), model()]
+    for p in models[0].parameters():
+        p.grad = torch.full_like(p, torch.nan)
+    for m in models:
+        pb.fit(m, loader(), epochs=1)
+    assert all(torch.equal(*pair) for pair in zip(*(m.state_dict().values() for m in models), strict=True))
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------------
@@ -411,6 +453,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ArtifactError, match=complaint):
             pb.fit(model(prior=prior), loader(), epochs=1, checkpoint=path)
+    with pytest.raises(ArtifactError, match="an epoch had 6 batches, has 3"):
+        pb.fit(model(), loader(batch_size=32), epochs=1, checkpoint=path)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ArtifactError, match="damaged"):
         pb.fit(model(), loader(), epochs=1, checkpoint=path)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, target_key, unpack
-from pocketbayes.loop import count_examples
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 
@@ -51,18 +50,6 @@ class Distilled:
         if not isinstance(self.loader, Sized):
             raise TypeError("The loader to distil for has no length. Use a DataLoader or a list.")
         return len(self.loader)
-
-    @property
-    def dataset(self) -> Any:
-        """What tells the number of examples: the loader's data set, or for a list of batches their range."""
-        if isinstance(self.loader, (list, tuple)):
-            return range(count_examples(self.loader))
-        return self.loader.dataset  # type: ignore[attr-defined]
-
-    @property
-    def sampler(self) -> Any:
-        """The loader's own, for it may choose a part of the data set."""
-        return getattr(self.loader, "sampler", None)
 
     def __iter__(self) -> Iterator[Any]:
         # Not a generator function: the loader draws its order now, and not when the first batch is asked for.

@@ -30,6 +30,22 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     _sync_folder(target.parent)
 
 
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Complain before the work, not after it, if `path` cannot be written."""
+    path = Path(path)
+    folder = path.parent
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: is a folder. Name a file in it.")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder to write {path.name} to. Make it first.")
+    probe = folder / f".{path.name[:200]}.probe"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise PermissionError(f"{folder}: cannot write {path.name} there ({error.strerror}).") from error
+
+
 def _sync_folder(folder: Path) -> None:
     """Make the rename itself survive a power cut, where the system lets a folder be opened."""
     if not hasattr(os, "O_DIRECTORY"):

@@ -33,6 +33,10 @@ class Settings:
                 raise ValueError(f"fit: {name} must be a finite number >= 0, got {getattr(self, name)}.")
         if not 0 <= self.anneal <= 1:
             raise ValueError(f"fit: anneal is a share of all steps, in [0, 1], got {self.anneal}.")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(
+                f"fit: patience is a number of epochs, at least 1, or None to train them all; got {self.patience}."
+            )
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"fit: clip must be positive or None, got {self.clip}.")
 

@@ -98,7 +98,13 @@ class Categorical(Likelihood):
         logits = output_tensor(output)
         if logits.ndim < 2:
             raise ValueError(f"Logits must be [N, C, ...], got shape {tuple(logits.shape)}.")
-        return logits.movedim(self.class_dim, 1)
+        logits = logits.movedim(self.class_dim, 1)
+        if logits.shape[1] == 1:
+            raise ValueError(
+                "Logits [N, C, ...] with a single class (C = 1): its probability is always 1. Give the model two "
+                "outputs for two classes, or pass Gaussian(...) for a number, or a function of (output, target)."
+            )
+        return logits
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """-ln p(y | output), or the cross entropy -sum_c q_c ln p(c | output) with soft targets q: [N]."""
@@ -131,12 +137,13 @@ class Categorical(Likelihood):
                 "Categorical(class_dim=-1) if the model puts the classes last."
             )
         classes = logits.shape[1]
-        bad = ((target < 0) | (target >= classes)) & (target != self.ignore_index)
+        known = (target >= 0) & (target < classes) & (target == target.long())  # NaN is no class
+        bad = ~known & (target != self.ignore_index)
         if bool(bad.any()):
             where = int(bad.flatten().nonzero()[0])
             raise ValueError(
-                f"Label {target.flatten()[where].item()} at position {where} of the batch is out of range: "
-                f"the model has {classes} outputs, so labels are 0 to {classes - 1}."
+                f"Label {target.flatten()[where].item()} at position {where} of the batch is no class: "
+                f"the model has {classes} outputs, so labels are whole numbers from 0 to {classes - 1}."
             )
 
 
@@ -217,7 +224,10 @@ class Heteroscedastic(Likelihood):
 
 
 class Custom(Likelihood):
-    """A user's function of (output, target): -ln p for each example [N], or their mean as a scalar."""
+    """A user's function of (output, target): -ln p for each example [N].
+
+    Their mean as a scalar is enough for training; `evaluate`, which averages draws for each example, needs them all.
+    """
 
     def __init__(self, function: Callable[[Any, Any], Tensor]) -> None:
         super().__init__()

@@ -31,6 +31,7 @@ from torch.utils.data import (
 from pocketbayes import randomness
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
+from pocketbayes.files import require_writable
 from pocketbayes.history import Epoch, History, Settings
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.draws import mix, one_draw
@@ -71,13 +72,25 @@ class Run:
         self.model, self.loader, self.settings = model, loader, settings
         self.likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
         self.validation, self.autocast = validation, autocast
+        if settings.patience is not None and validation is None:
+            raise ValueError(
+                "fit: patience waits for a better validation NLL. Pass validation=, or leave it out."
+            )
         self.path = None if checkpoint is None else Path(checkpoint)
+        if self.path is not None:
+            require_writable(self.path)
         self.batches = _length(loader)  # in an epoch
         self.steps_per_epoch = -(-self.batches // settings.accumulate)
         groups = _parameter_groups(model, self.likelihood, settings)
         self.optimizer = torch.optim.Adam(groups) if optimizer is None else optimizer(groups)
         self.schedule = self._cosine() if schedule is None else schedule(self.optimizer)
         self.device = next(model.parameters()).device
+        self.statistics = _statistics(model)
+        self.finite_statistics = {  # a mask may hold infinities on purpose
+            name: t
+            for name, t in self.statistics.items()
+            if t.is_floating_point() and t.numel() and bool(torch.isfinite(t).all())
+        }
         self.history = History()
         self.epoch, self.batch = 0, 0  # the next batch to train on
         self.best_nll, self.bad_epochs = math.inf, 0
@@ -101,6 +114,7 @@ class Run:
     def go(
         self, checkpoint_seconds: float, progress: bool, on_epoch: Callable[[Epoch], None] | None
     ) -> History:
+        self.optimizer.zero_grad(set_to_none=True)  # whatever the caller left there is not ours
         self._resume()
         total, done = self.settings.epochs * self.batches, self.epoch * self.batches
         with bar("fit", total, enabled=progress, done=done) as shown:
@@ -150,6 +164,17 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)  # of batches that a length too large left without a step
 
     def _train_on(self, batch: Batch) -> tuple[float, float]:
+        """`_train_on_finite`, after which a batch that fails has left no trace in the model."""
+        self._require_finite_data(batch)
+        before = [t.clone() for t in self.statistics.values()]
+        try:
+            return self._train_on_finite(batch)
+        except NonFiniteError:
+            for t, old in zip(self.statistics.values(), before, strict=True):
+                t.copy_(old)
+            raise
+
+    def _train_on_finite(self, batch: Batch) -> tuple[float, float]:
         """One batch, and a step of the optimizer when enough of them are gathered; returns (NLL, KL)."""
         settings, nll_sum = self.settings, 0.0
         for s in range(settings.samples):
@@ -159,7 +184,7 @@ class Run:
                 with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
                     output = self.model(*batch.args, **batch.kwargs)
                 nll = self.likelihood.nll(output, batch.target).mean()
-                self._require_finite(nll, batch)
+                self._require_finite(nll)
                 loss = nll / settings.samples
                 if last:  # the KL has no noise: once a step is enough
                     kl = self.penalty()
@@ -231,15 +256,27 @@ class Run:
 
     # --- what can go wrong -----------------------------------------------------------------------------------
 
-    def _require_finite(self, nll: Tensor, batch: Batch) -> None:
-        if bool(torch.isfinite(nll)):
-            return
+    def _require_finite_data(self, batch: Batch) -> None:
         for name, t in (*enumerate(batch.args), *batch.kwargs.items(), ("target", batch.target)):
             if isinstance(t, Tensor) and t.is_floating_point() and not bool(torch.isfinite(t).all()):
                 raise NonFiniteError(
                     f"{self._where}: the data are not finite: input {name!r} has NaN or infinity."
                 )
-        self._raise_non_finite("value", lambda p: p)
+
+    def _require_finite(self, nll: Tensor) -> None:
+        """The loss, and what a pass leaves in the model: a norm's running variance may overflow where it does not."""
+        if not bool(torch.isfinite(nll)):
+            self._raise_non_finite("value", lambda p: p)
+        if not self.finite_statistics:
+            return
+        largest = torch._foreach_norm(list(self.finite_statistics.values()), math.inf)
+        finite = torch.isfinite(torch.stack(largest))
+        if not bool(finite.all()):
+            bad = list(self.finite_statistics)[int((~finite).nonzero()[0])]
+            raise NonFiniteError(
+                f"{self._where}: {bad} is not finite after this batch, and is put back. "
+                "Look for huge values in the inputs."
+            )
 
     def _raise_non_finite(self, what: str, of: Callable[[Tensor], Tensor | None]) -> None:
         named = [*self.model.named_parameters(), *self.likelihood.named_parameters()]
@@ -272,6 +309,7 @@ class Run:
             "gradients": gradients if self.batch % self.settings.accumulate else [],
             "progress": [self.epoch, self.batch, self.best_nll, self.bad_epochs, self.history.best_epoch],
             "epoch_nll": self.epoch_nll,
+            "batches": self.batches,
             "history": [tuple(e) for e in self.history.epochs],
             "best": self.best,
             "random": randomness.state(),
@@ -282,16 +320,15 @@ class Run:
     def _resume(self) -> None:
         if self.path is None or not self.path.exists():
             return
-        if not isinstance(getattr(self.loader, "dataset", None), Sized) and not isinstance(
-            self.loader, (list, tuple)
-        ):
+        loader = innermost(self.loader)
+        if not isinstance(getattr(loader, "dataset", None), Sized) and not isinstance(loader, (list, tuple)):
             warnings.warn(
                 "The loader has no map-style data set: a resumed run may see its batches in another order.",
                 ReproducibilityWarning,
                 stacklevel=4,
             )
         tree = load_checkpoint(self.path)
-        _require_same(self.path, tree, self.settings, unwrap(self.model))
+        _require_same(self.path, tree, self.settings, self.batches, unwrap(self.model))
         self._take(tree)
         self.optimizer.load_state_dict(tree["optimizer"])
         self.schedule.load_state_dict({**self.schedule.state_dict(), **tree["schedule"]})
@@ -306,8 +343,8 @@ class Run:
             self.on_step.load_state_dict(tree["on_step"])
 
 
-def _require_same(path: Path, tree: Any, settings: Settings, model: nn.Module) -> None:
-    """A checkpoint belongs to one run: the same settings, parameters and widths of priors."""
+def _require_same(path: Path, tree: Any, settings: Settings, batches: int, model: nn.Module) -> None:
+    """A checkpoint belongs to one run: the same settings, length of an epoch, parameters and widths of priors."""
     if not isinstance(tree, dict) or "settings" not in tree or "model" not in tree:
         raise ArtifactError(f"{path}: not a checkpoint of fit. Give another path.")
     changed = [
@@ -315,6 +352,8 @@ def _require_same(path: Path, tree: Any, settings: Settings, model: nn.Module) -
         for k, v in asdict(settings).items()
         if tree["settings"].get(k) != v
     ]
+    if tree.get("batches", batches) != batches:
+        changed.append(f"an epoch had {tree['batches']} batches, has {batches}")
     ours, theirs = (
         {name: tuple(t.shape) for name, t in state.items()} for state in (model.state_dict(), tree["model"])
     )
@@ -347,8 +386,24 @@ def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settin
     ]
 
 
+def _statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Buffers that a forward pass may change, such as a norm's running mean; random weights have none."""
+    inside = tuple(f"{name}." for name, m in model.named_modules() if isinstance(m, StochasticWeight))
+    return {name: t for name, t in model.named_buffers() if not name.startswith(inside)}
+
+
+def innermost(loader: Iterable[Any]) -> Iterable[Any]:
+    """The loader itself, or the one that it draws its batches from, as `Distilled` does."""
+    while isinstance(inner := getattr(loader, "loader", None), Iterable):
+        loader = inner
+    return loader
+
+
 def count_examples(loader: Iterable[Any]) -> int:
     """How many examples there are to train on, whatever the length of an epoch."""
+    loader = innermost(loader)
+    if isinstance(loader, (list, tuple)) and not loader:
+        raise ValueError(EMPTY)
     dataset, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
     in_batches = isinstance(loader, DataLoader) and loader.batch_sampler is None
     if isinstance(sampler, BatchSampler):
@@ -357,7 +412,7 @@ def count_examples(loader: Iterable[Any]) -> int:
         if isinstance(sampler, Sized) and not isinstance(sampler, SAMPLERS_OF_ALL):
             return min(len(sampler), len(dataset))  # a part of the data set
         return len(dataset)
-    if isinstance(loader, (list, tuple)) and loader:
+    if isinstance(loader, (list, tuple)):
         return sum(unpack(batch).size for batch in loader)
     raise ValueError(
         "fit cannot tell how many training examples there are: the loader's data set has no length, or holds batches. "

@@ -176,6 +176,11 @@ class Reducer:
 
     def score(self, answer: Any, target: Tensor) -> dict[str, float]:
         log_p = -torch.stack([self.likelihood.nll(output, target) for output in answer])  # [S, N]
+        if log_p.shape[1] != len(target):
+            raise ValueError(
+                f"The likelihood gives {log_p.shape[1]} value{'s' * (log_p.shape[1] != 1)} for {len(target)} examples. "
+                "An average over draws needs -ln p of each example: return them all, as with reduction='none'."
+            )
         return {"nll": -_log_mean_exp(log_p).mean().item()}
 
 

@@ -19,8 +19,8 @@ from pocketbayes.cli.plans import budget_from, needed, plan_from
 from pocketbayes.cli.record import facts, of_compression, settings_of
 from pocketbayes.cli.scores import ask, choose_threshold, residual_sigma, score, scores_of, selective
 from pocketbayes.cli.story import foreign_inputs, write_story
-from pocketbayes.cli.workbench import Workbench, digest, require_writable
-from pocketbayes.files import write_atomically
+from pocketbayes.cli.workbench import Workbench, digest
+from pocketbayes.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn

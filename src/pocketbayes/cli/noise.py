@@ -15,8 +15,7 @@ from pocketbayes.cli.card import Opened, open_pocket
 from pocketbayes.cli.datasets import Data, requested
 from pocketbayes.cli.entry import app, examples
 from pocketbayes.cli.output import console, emit, rows_table, say
-from pocketbayes.cli.workbench import require_writable
-from pocketbayes.files import write_atomically
+from pocketbayes.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor

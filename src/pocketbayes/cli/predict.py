@@ -16,8 +16,7 @@ from pocketbayes.cli.entry import app, examples
 from pocketbayes.cli.inputs import read_inputs
 from pocketbayes.cli.output import console, emit, rows_table, say
 from pocketbayes.cli.scores import NORMAL_95, in_units
-from pocketbayes.cli.workbench import require_writable
-from pocketbayes.files import write_atomically
+from pocketbayes.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from pocketbayes.prediction import Predictive, Regression

@@ -19,8 +19,8 @@ from pocketbayes.cli.plans import needed, prior_from, sigma_from
 from pocketbayes.cli.record import epochs as history_of
 from pocketbayes.cli.record import facts, settings_of
 from pocketbayes.cli.scores import ask, choose_threshold, score, target_spread
-from pocketbayes.cli.workbench import Workbench, digest, require_writable
-from pocketbayes.files import write_atomically
+from pocketbayes.cli.workbench import Workbench, digest
+from pocketbayes.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn

@@ -52,18 +52,3 @@ def digest(path: Path) -> str:
     """SHA-256 of a file, shortened: enough to tell whether it is the same one."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def require_writable(path: Path) -> None:
-    """Complain before the work, not after it, if `path` cannot be written."""
-    folder = path.parent
-    if path.is_dir():
-        raise IsADirectoryError(f"{path}: is a folder. Name a file in it with --out.")
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder to write {path.name} to. Make it first.")
-    probe = folder / f".{path.name[:200]}.probe"
-    try:
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise PermissionError(f"{folder}: cannot write {path.name} there ({error.strerror}).") from error

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes import randomness
+from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
 from pocketbayes.posterior.draws import mean_weights
@@ -45,6 +46,11 @@ def sensitivity(
                 batch = unpack(raw, device)
                 loss = likelihood.nll(model(*batch.args, **batch.kwargs), batch.target).mean()
                 gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+                if not all(bool(torch.isfinite(g).all()) for g in (loss, *gradients) if g is not None):
+                    raise NonFiniteError(
+                        f"sensitivity: the loss of batch {seen}, or its gradient, is not finite. "
+                        "Look for NaN or infinity in the data, or in the model's weights."
+                    )
                 for name, gradient in zip(weights, gradients, strict=True):
                     if gradient is not None:
                         total[name] += gradient.square() * batch.size
