@@ -97,6 +97,41 @@ def test_an_impossible_budget_names_the_smallest_reachable(trained: nn.Module, t
     assert run(copy.deepcopy(trained), tmp_path, max_bytes=smallest).bytes <= smallest
 
 
+@pytest.mark.parametrize(("lr", "kept"), [(3e-4, True), (1.0, False)])
+def test_settling_is_kept_where_validation_data_prefer_it(
+    trained: nn.Module, tmp_path: Path, lr: float, kept: bool
+) -> None:
+    report = run(copy.deepcopy(trained), tmp_path, max_bytes=1600, plan=replace(PLAN, settling_lr=lr))
+    shared, settled = (stage for stage in report.stages if stage.name in ("sharing", "settling"))
+    assert ("taken back" not in settled.note) == kept == (settled.metrics != shared.metrics)
+    assert settled.metrics["nll"] <= shared.metrics["nll"]
+    found = pb.evaluate(pb.load(tmp_path / "model.pocket", net()), VALIDATION, samples=PLAN.samples)
+    assert found.nll == pytest.approx(settled.metrics["nll"], abs=0.01)
+
+
+@pytest.mark.parametrize(("lr", "kept"), [(1e-3, True), (0.1, False)])
+def test_settling_never_exceeds_the_budget(tmp_path: Path, lr: float, kept: bool) -> None:
+    """Labels in smooth kernels are coded by the means around them: their bytes change as settling moves the means."""
+    g = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(8, 64, 5), nn.Flatten(), nn.Linear(64 * 16, 4))
+    with torch.no_grad():
+        model[0].weight.copy_(0.02 * torch.randn(64, 8, 5, 5, generator=g).cumsum(-1).cumsum(-2))
+        model[2].weight.zero_()
+    images = TensorDataset(torch.randn(64, 8, 8, 8, generator=g), torch.randint(4, (64,), generator=g))
+    plan = pb.Plan(epochs=1, settling_epochs=8, lr=1e-4, settling_lr=lr, temperature=0.01, renew_every=4)
+    report = pb.compress(
+        model,
+        DataLoader(images, 16),
+        path=tmp_path / "model.pocket",
+        max_bytes=6000,
+        plan=plan,
+        progress=False,
+    )
+    assert 5000 < report.bytes <= 6000
+    settled = next(stage for stage in report.stages if stage.name == "settling")
+    assert (settled.note == "") == kept, settled.note
+
+
 class Killed(Exception):
     pass
 
@@ -122,17 +157,61 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     plan = replace(PLAN, distillation=share)
     run(copy.deepcopy(trained), tmp_path / "whole", max_bytes=1600, plan=plan)
     options = {"max_bytes": 1600, "plan": plan, "checkpoints": tmp_path / "checkpoints"}
+    resumed = copy.deepcopy(trained)
     with monkeypatch.context() as patch:
         patch.setattr(loop.Run, "_step", until)
         with pytest.raises(Killed):
-            run(copy.deepcopy(trained), tmp_path, **options)
-    resumed = copy.deepcopy(trained)
+            run(resumed, tmp_path, **options)
+    assert str(resumed) == str(trained) and not resumed._forward_pre_hooks  # left as it came
+    assert resumed.state_dict().keys() == trained.state_dict().keys()
+    assert all(torch.equal(t, resumed.state_dict()[name]) for name, t in trained.state_dict().items())
     report = run(resumed, tmp_path, **options)
     assert report.bytes <= 1600
     files = [next(folder.glob("*.pocket")).read_bytes() for folder in (tmp_path, tmp_path / "whole")]
     assert files[0] == files[1]
     assert pb.evaluate(resumed, VALIDATION).accuracy > 0.9
     assert not list((tmp_path / "checkpoints").iterdir())  # the work is done: nothing is left
+
+
+def test_checkpoints_of_another_run_are_refused(
+    trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: loop.Run) -> None:
+        raise Killed
+
+    options = {"max_bytes": 1600, "checkpoints": tmp_path / "checkpoints"}
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "_step", stop)
+        for _ in range(2):  # the second goes on where the first was
+            with pytest.raises(Killed):
+                run(copy.deepcopy(trained), tmp_path, **options)
+    other = copy.deepcopy(trained)
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 1e-3
+    with pytest.raises(pb.errors.ArtifactError, match=r"the network was .*, is"):
+        run(other, tmp_path, **options)
+    for changed, message in (
+        ({"plan": replace(PLAN, temperature=0.1)}, "temperature was 0.01, is 0.1"),
+        ({"max_bytes": 1700}, "max_bytes was 1600, is 1700"),
+        ({"num_data": 100}, "number of data was 512, is 100"),
+    ):
+        with pytest.raises(pb.errors.ArtifactError, match=message):
+            run(copy.deepcopy(trained), tmp_path, **{**options, **changed})
+    assert run(copy.deepcopy(trained), tmp_path, **options).bytes <= 1600
+
+
+def test_a_path_that_cannot_be_written_is_noticed_first(trained: nn.Module, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        run(copy.deepcopy(trained), tmp_path / "nowhere", max_bytes=1600)
+
+
+def test_data_that_are_not_finite_are_named(trained: nn.Module, tmp_path: Path) -> None:
+    x, y = blobs(64, 0).tensors
+    x[3, 2] = torch.nan
+    with pytest.raises(pb.errors.NonFiniteError, match="sensitivity: the loss of batch 0"):
+        pb.compress(
+            copy.deepcopy(trained), [(x, y)], path=tmp_path / "m.pocket", max_bytes=1600, progress=False
+        )
 
 
 BAD = {

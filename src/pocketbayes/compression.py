@@ -2,7 +2,7 @@
 
 posterior   widths from the data (a diagonal Laplace posterior), trained on the ELBO
 sharing     training that alternates with re-assignment, steered to the budget
-settling    labels fixed, the codebook and everything else trained on
+settling    labels fixed, the codebook and everything else trained on, where that helps
 calibration one factor on all widths, by validation NLL, where the plan asks for it
 file        written, read back, counted
 """
@@ -10,21 +10,26 @@ file        written, read back, counted
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from pocketbayes.artifact import Precision, encode
+from pocketbayes.artifact import Encoded, Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
 from pocketbayes.calibration import calibrate
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
-from pocketbayes.distillation import Distilled
+from pocketbayes.distillation import Distilled, several
+from pocketbayes.errors import ArtifactError
+from pocketbayes.files import require_writable, write_atomically
 from pocketbayes.history import History
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.loop import count_examples
@@ -41,6 +46,7 @@ from pocketbayes.sharing.steering import ONE_COMPONENT, Steering
 from pocketbayes.train import fit
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
+RESERVE = 256  # one in so many bytes, where labels cost more or less as settling moves the means around them
 
 
 class Stage(NamedTuple):
@@ -106,6 +112,8 @@ def compress(
         max_bytes, max_accuracy_drop, max_nll_rise: the budget, exactly one of them.
         teacher: whose answers have `plan.distillation` of the targets, one network or several; the model by default.
         checkpoints: a folder; killed and called again, `compress` goes on where it was.
+
+    If it fails or is interrupted, the model is left as it came.
     """
     budget = Budget(max_bytes=max_bytes, max_accuracy_drop=max_accuracy_drop, max_nll_rise=max_nll_rise)
     if budget.max_bytes is None and validation_loader is None:
@@ -114,6 +122,7 @@ def compress(
         raise ValueError("compress: widths are calibrated on validation data. Pass validation_loader=.")
     if teacher is not None and not plan.distillation:
         raise ValueError("compress: the teacher has no share of the targets. Pass Plan(distillation=0.5).")
+    require_writable(path)
     model = unwrap(model)
     job = _Job(
         model,
@@ -128,21 +137,12 @@ def compress(
         checkpoints,
         progress,
     )
-    metrics = job.measure("start")
-    if max_accuracy_drop is not None and "accuracy" not in metrics:
-        raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
-    job.find_posterior()
-    if budget.max_bytes is not None:
-        job.share_within(budget.max_bytes, "sharing")
-    else:
-        job.search(budget)
-    started = time.monotonic()
-    job.report.saved = save(model, path, precision=precision, metadata=metadata)
-    job.report.sharing = replace(report_of(model, "rate"), distortion=job.distortion)
-    job.report.stages.append(
-        Stage("file", time.monotonic() - started, {}, f"{job.report.saved.total:,} bytes")
-    )
-    job.forget()
+    before = copy.deepcopy(model)
+    try:
+        job.run(budget, path)
+    except BaseException:
+        adopt(model, before)
+        raise
     return job.report
 
 
@@ -167,6 +167,7 @@ class _Job:
         self.plan, self.precision, self.metadata, self.progress = plan, precision, metadata, progress
         self.likelihood = None if likelihood is None else as_likelihood(likelihood)
         self.num_data = num_data if num_data is not None else count_examples(train_loader)
+        self.teachers = several(teacher) if plan.distillation else []
         self.lessons = train_loader  # to train on; perhaps with a teacher's answers
         if share := plan.distillation:
             self.lessons = Distilled(train_loader, teacher, share=share, likelihood=self.likelihood)
@@ -177,6 +178,25 @@ class _Job:
         numbers = sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in model.buffers())
         self.report = CompressionReport(plain_bytes=4 * numbers)
         self.distortion = 0.0  # of the last sharing, nats of free energy
+
+    def run(self, budget: Budget, path: str | os.PathLike[str]) -> None:
+        """All stages, in order."""
+        self.claim(budget)
+        metrics = self.measure("start")
+        if budget.max_accuracy_drop is not None and "accuracy" not in metrics:
+            raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
+        self.find_posterior()
+        if budget.max_bytes is not None:
+            self.share_within(budget.max_bytes, "sharing")
+        else:
+            self.search(budget)
+        started = time.monotonic()
+        self.report.saved = save(self.model, path, precision=self.precision, metadata=self.metadata)
+        self.report.sharing = replace(report_of(self.model, "rate"), distortion=self.distortion)
+        self.report.stages.append(
+            Stage("file", time.monotonic() - started, {}, f"{self.report.saved.total:,} bytes")
+        )
+        self.forget()
 
     # --- stages --------------------------------------------------------------------------------------------------
 
@@ -246,17 +266,9 @@ class _Job:
         )
         self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
         self.distortion = steering.settle()
-        self.measure(name, started)
+        shared = self.measure(name, started)
         if plan.settling_epochs:
-            started = time.monotonic()
-            # Labels and so the size are fixed: the best epoch on validation data is kept.
-            settings = {
-                "lr": plan.settling_lr,
-                "rho_lr": plan.settling_lr,
-                "validation": self.validation_loader,
-            }
-            self._fit(f"{name}-settling", epochs=plan.settling_epochs, **settings)
-            self.measure("settling", started)
+            self._settle(max_bytes, f"{name}-settling", shared)
         if plan.calibrate:
             started = time.monotonic()
             assert self.validation_loader is not None
@@ -270,6 +282,26 @@ class _Job:
             )
             self.measure("calibration", started, f"widths times {found.factor:.3f}")
         return self.report.stages[-1].metrics
+
+    def _settle(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
+        """Stage 3: train all but the labels; taken back if validation data prefer what was before, or if it outgrows
+        the budget.
+        """
+        started, plan = time.monotonic(), self.plan
+        model, likelihood = copy.deepcopy((self.model, self.likelihood))
+        settings = {"lr": plan.settling_lr, "rho_lr": plan.settling_lr, "validation": self.validation_loader}
+        self._fit(name, epochs=plan.settling_epochs, **settings)
+        after, size = self.measure("settling", started), self.size_of(self.model)
+        why = ""
+        if size > max_bytes:
+            why = f"taken back: {size:,} bytes"
+        elif after and after["nll"] > before["nll"]:
+            why = f"taken back: nll {after['nll']:.4f}"
+        if why:
+            adopt(self.model, model)
+            if self.likelihood is not None and likelihood is not None:
+                self.likelihood.load_state_dict(likelihood.state_dict())
+            self.report.stages[-1] = self.report.stages[-1]._replace(metrics=before, note=why)
 
     def search(self, budget: Budget) -> None:
         """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
@@ -304,16 +336,22 @@ class _Job:
         share(trial, ONE_COMPONENT)
         return self.size_of(trial)
 
+    def encoded(self, model: nn.Module) -> Encoded:
+        return encode(to_pocket(model, precision=self.precision, metadata=self.metadata))
+
     def size_of(self, model: nn.Module) -> int:
-        return len(encode(to_pocket(model, precision=self.precision, metadata=self.metadata)).data)
+        return len(self.encoded(model).data)
 
     def final_size(self, twin: nn.Module) -> int:
-        """Bytes of the file when all training is done: norms count their batches, and long numbers take more bytes."""
+        """Bytes of the file when all training is done, nearly: norms count their batches, and long numbers take more
+        bytes; codes of labels follow the means.
+        """
         left = self.plan.settling_epochs * len(self.lessons) if isinstance(self.lessons, Sized) else 0
         for norm in (m for m in twin.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)):
             if norm.num_batches_tracked is not None:
                 norm.num_batches_tracked += left
-        return self.size_of(twin)
+        found = self.encoded(twin)
+        return len(found.data) + (len(found.data) // RESERVE if left and found.in_contexts else 0)
 
     def _fit(self, name: str, **settings: Any) -> None:
         self.report.histories[name] = fit(
@@ -337,7 +375,48 @@ class _Job:
         self.checkpoints.append(self.folder / f"{name}.safetensors")
         return self.checkpoints[-1]
 
+    def claim(self, budget: Budget) -> None:
+        """Note whose checkpoints are in the folder, or refuse those of another run."""
+        if self.folder is None:
+            return
+        file = self.folder / "run.json"
+        self.checkpoints.append(file)
+        settings = {**asdict(self.plan), **asdict(budget), "precision": self.precision}
+        ours = {
+            **{name: repr(value) for name, value in settings.items()},
+            "the number of data": repr(self.num_data),
+            "the network": fingerprint(self.model),
+            "the teacher": " ".join(map(fingerprint, self.teachers)),
+        }
+        if not file.exists():
+            write_atomically(file, json.dumps(ours).encode())
+            return
+        theirs = json.loads(file.read_text())
+        changed = [
+            f"{name} was {theirs.get(name)}, is {now}"
+            for name, now in ours.items()
+            if theirs.get(name) != now
+        ]
+        if changed:
+            raise ArtifactError(
+                f"{self.folder}: the checkpoints are of another run ({'; '.join(changed[:4])}). "
+                "Call compress with the same network and arguments to go on, or give another folder to start afresh."
+            )
+
     def forget(self) -> None:
         """The work is done and in its file: the checkpoints go."""
         for file in self.checkpoints:
             file.unlink(missing_ok=True)
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 of all that the model's state holds, shortened: enough to tell whether it is the same one."""
+    found = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        raw = (
+            value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+            if isinstance(value, Tensor)
+            else b""
+        )
+        found.update(name.encode() + (raw or repr(value).encode()))
+    return found.hexdigest()[:16]

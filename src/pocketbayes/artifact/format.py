@@ -34,6 +34,7 @@ class Encoded(NamedTuple):
 
     data: bytes
     sizes: dict[str, int]
+    in_contexts: bool  # whether labels are coded by the means around them: other means, another size
 
 
 def encode(pocket: Pocket) -> Encoded:
@@ -55,7 +56,8 @@ def encode(pocket: Pocket) -> Encoded:
     if coded is not None:
         parts |= {"FREQ": deflate(_put_tables(coded)), "LABL": coded.words.astype("<u4").tobytes()}
     data = assemble(parts)
-    return Encoded(data, sizes_of(len(data), parts))
+    in_contexts = coded is not None and any(grouping.step for grouping in coded.groupings)
+    return Encoded(data, sizes_of(len(data), parts), in_contexts)
 
 
 def _put_codebook(pocket: Pocket, sections: dict[str, bytearray]) -> Codebook | None:

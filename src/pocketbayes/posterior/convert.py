@@ -221,7 +221,8 @@ def _detach_flat_weights(module: nn.Module, args: Any, output: Any) -> None:
         module._flat_weights = [None if w is None else w.detach() for w in module._flat_weights]
 
 
-def _remove_hooks(model: nn.Module) -> None:
+def remove_hooks(model: nn.Module) -> None:
+    """Those that `bayesianize` installed."""
     ours = (OpenDraw, CloseDraw)
     for module in model.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
@@ -251,7 +252,7 @@ def to_deterministic(model: nn.Module, seed: int | None = None) -> nn.Module:
             trainable = site.original.requires_grad or not site.original.numel()
             parameters[key] = nn.Parameter(values[key], requires_grad=trainable)
         unregister(site.owner, site.name, parameters[key])
-    _remove_hooks(plain)
+    remove_hooks(plain)
     return plain
 
 

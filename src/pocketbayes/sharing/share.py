@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from pocketbayes.posterior.convert import swap, unregister
+from pocketbayes.posterior.convert import remove_hooks, swap, unregister
 from pocketbayes.posterior.weights import (
     PrivateWeight,
     Site,
@@ -291,9 +291,14 @@ def _compact(
 
 
 def adopt(model: nn.Module, source: nn.Module) -> None:
-    """Make the model's posterior that of `source`, a copy of it at another stage, in place; `source` is used up."""
+    """Make the model, in place, what `source` is: a copy at another stage, plain or Bayesian, which is used up."""
     theirs = {site.path: site for site in sites(source)}
+    if not theirs:
+        remove_hooks(model)
     for site in list(sites(model)):
+        if not theirs:
+            unregister(site.owner, site.name, source.get_parameter(site.path))
+            continue
         other = theirs[site.path]
         original, weight = other.original, other.weight
         assert isinstance(original, nn.Parameter)
