@@ -9,7 +9,6 @@ back from disk.
 from __future__ import annotations
 
 import argparse
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,9 +126,10 @@ class Bench:
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def row(
-        self, name: str, how: pb.Paper, *, seed: int = 0, start: Posterior | None = None
+        self, name: str, how: pb.Paper, *, seed: int = 0, start: Callable[[], Posterior] | None = None
     ) -> dict[str, Any]:
-        """Shared, fine-tuned for three epochs, saved, loaded back and scored; kept under that name."""
+        """The posterior that `start` makes, if the row is not there yet, shared, fine-tuned for three epochs, saved, loaded
+        back and scored; kept under that name."""
         settings = {"how": repr(how), "epochs": EPOCHS, "temperature": TEMPERATURE, "lr": LR, "seed": seed}
         return self.measured(name, lambda: self.make_row(name, how, seed, start), settings)
 
@@ -141,10 +141,10 @@ class Bench:
         return part.pop("value") | part
 
     def make_row(
-        self, name: str, how: pb.Paper, seed: int = 0, start: Posterior | None = None
+        self, name: str, how: pb.Paper, seed: int = 0, start: Callable[[], Posterior] | None = None
     ) -> dict[str, Any]:
         """Leaves the file NAME.pocket under --work."""
-        model, sensitivity = self.posterior() if start is None else copy.deepcopy(start)
+        model, sensitivity = (start or self.posterior)()
         own = outliers_of_their_own(model, sensitivity, how.outliers)
         report = pb.share(model, how, sensitivity=sensitivity)
         print(f"{name}: {report}", flush=True)
