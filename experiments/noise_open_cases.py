@@ -198,7 +198,7 @@ def plot(result: dict[str, Any]) -> None:
         right.barh(place + shift, [m for m, _ in pairs], 0.4, xerr=[e for _, e in pairs], label=label)
     right.set_yticks(place, list(named))
     right.invert_yaxis()
-    right.set(xlabel="energy distance / sigma of NUTS, net trained with the noise")
+    right.set(xlabel="distance / sigma of NUTS, trained with the noise")
     right.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=2)
     save_figure(figure, HERE.with_suffix(".svg"))
 
