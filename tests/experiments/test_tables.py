@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from concurrent.futures import Future
@@ -76,7 +77,6 @@ def run(
     module: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, name: str = "cifar10"
 ) -> Any:
     """The command; returns the result it wrote."""
-    import json
 
     network = [
         "--network",
@@ -255,6 +255,11 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     first = run(frontier, tiny, monkeypatch, "--set", name, "--parts", "best-0", name=name)
     assert list(first[name]["runs"]) == ["best-0"]
     assert "| **best, 1 seed** | " in frontier.section(first)
+    tried = tiny / "rows" / "frontier-mnist" / "tried" / "other.json"
+    tried.parent.mkdir()
+    row = json.loads((tried.parent.parent / "best-0.json").read_text())
+    row["value"]["test"] = None
+    tried.write_text(json.dumps(row))
     result = run(frontier, tiny, monkeypatch, "--set", name, name=name)
     runs = result[name]["runs"]
     assert runs["best-0"] == first[name]["runs"]["best-0"]
@@ -267,7 +272,8 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     assert published == (tiny / "work" / "frontier-mnist" / f"{chosen}.pocket").read_bytes()
     assert f'"seed": {chosen[-1]}' in (tiny / "models" / "resnet20-mnist.json").read_text()
     text = frontier.section(result)
-    assert "By validation NLL" in text and "By validation NLL" not in frontier.section(first)
+    assert "What was tried for 25,000 bytes" in text and "What was tried" not in frontier.section(first)
+    assert text.count("| not used |") == 1
     assert "| pushed, at most 20,000 | " in text and "norms and biases in 12 bits" in text
     assert "| curve, at most 30,000 | " in text and "with labels alone" in text and "best, 2 seeds" in text
     monkeypatch.setattr(frontier, "COURSES", {name: course._replace(curve=best)})
@@ -338,7 +344,6 @@ def test_times_are_there_for_training_and_inference(tiny: Path, monkeypatch: pyt
     monkeypatch.setattr(table6, "PAPER_DRAWS", 2)
     monkeypatch.setattr(sys, "argv", ["program", "--repeats", "1"])
     table6.main()
-    import json
 
     result = json.loads(table6.RESULT.read_text())
     assert all(seconds > 0 for part in ("training", "inference") for seconds in result[part].values())
