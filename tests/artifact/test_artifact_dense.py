@@ -108,7 +108,9 @@ def test_a_summary_accounts_for_every_label() -> None:
         "tied": Tied(target="a"),
     }
     book = Codebook(mu=np.arange(k, dtype=np.float32), sigma=np.ones(k, np.float32))
-    data, sizes = encode(Pocket(tensors=dict(tensors), codebook=book, metadata={"note": 1}, library="0.1.0"))
+    data, sizes, _ = encode(
+        Pocket(tensors=dict(tensors), codebook=book, metadata={"note": 1}, library="0.1.0")
+    )
     summary = inspect(data)
     by_name = {tensor.name: tensor for tensor in summary.tensors}
     outliers, blends = int((shared.labels == k).sum()), int((shared.labels == k + 1).sum())

@@ -251,7 +251,7 @@ def test_a_reader_written_from_the_specification_agrees(pocket: Pocket) -> None:
 
 
 def test_the_specification_covers_contexts_and_every_section() -> None:
-    data, sizes = encode(small_pocket())
+    data, sizes, _ = encode(small_pocket())
     reader = SpecReader(data)
     assert struct.unpack("<H", reader.section["FREQ"][:2])[0] > 0
     assert len(sizes) == 13
