@@ -45,22 +45,16 @@ class Course(NamedTuple):
 
 PLAN = pb.Plan(prior=PRIOR, distillation=0.5, calibrate=True)
 DIGITS = replace(PLAN, temperature=0.02, epochs=2)
+CALM = replace(  # nearly all targets from the teachers, and a temperature at which the widths need no factor
+    PLAN, temperature=0.015, epochs=4, settling_epochs=0, rho_lr=1e-3, distillation=0.9, calibrate=False
+)
 COURSES = {
     "cifar10": Course(
         (200_000, 90_000, 64_000, 40_000),
         replace(PLAN, temperature=0.02, epochs=3, settling_epochs=0, lr=1e-3, rho_lr=1e-3),
         90_000,
-        replace(
-            PLAN,
-            temperature=0.015,
-            epochs=4,
-            settling_epochs=0,
-            lr=1e-3,
-            rho_lr=1e-3,
-            distillation=0.9,
-            calibrate=False,
-        ),
-        {64_000: replace(PLAN, temperature=0.02, epochs=10, settling_epochs=0, lr=2e-3, rho_lr=1e-3)},
+        replace(CALM, lr=1e-3),
+        {64_000: replace(CALM, lr=2e-3)},
     ),
     "mnist": Course((60_000, 20_000), DIGITS, 30_000, DIGITS, {}),
 }

@@ -197,6 +197,12 @@ def test_checkpoints_of_another_run_are_refused(
     ):
         with pytest.raises(pb.errors.ArtifactError, match=message):
             run(copy.deepcopy(trained), tmp_path, **{**options, **changed})
+    note = tmp_path / "checkpoints" / "run.json"
+    told = note.read_text()
+    note.write_text(told[:-9])
+    with pytest.raises(pb.errors.ArtifactError, match="damaged"):
+        run(copy.deepcopy(trained), tmp_path, **options)
+    note.write_text(told)
     assert run(copy.deepcopy(trained), tmp_path, **options).bytes <= 1600
 
 

@@ -21,7 +21,7 @@ from pocketbayes.data.batches import BatchLoader
 from pocketbayes.distillation import Distilled
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Gaussian
-from pocketbayes.loop import count_examples
+from pocketbayes.loaders import count_examples
 
 
 def blobs(n: int = 96, seed: int = 0) -> TensorDataset:

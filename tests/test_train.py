@@ -25,7 +25,7 @@ import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.likelihood import Gaussian, Heteroscedastic
-from pocketbayes.loop import count_examples
+from pocketbayes.loaders import count_examples
 from pocketbayes.posterior.weights import stochastic_weights
 from scenarios import linear_gaussian, prior_matters
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pocketbayes.errors import ArtifactError
 from pocketbayes.files import write_atomically
@@ -38,6 +40,38 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Any:
             f"{path}: not a pocketbayes checkpoint, or a damaged one ({error}). Delete it to start afresh."
         ) from error
     return _unpack(layout, tensors)
+
+
+def claim(file: Path, ours: dict[str, str]) -> None:
+    """Note in `file` what the run is whose checkpoints lie beside it, by name, or refuse those of another run."""
+    if not file.exists():
+        write_atomically(file, json.dumps(ours).encode())
+        return
+    try:
+        theirs = dict(json.loads(file.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ArtifactError(f"{file}: damaged ({error}). Delete its folder to start afresh.") from error
+    changed = [
+        f"{name} was {theirs.get(name)}, is {now}" for name, now in ours.items() if theirs.get(name) != now
+    ]
+    if changed:
+        raise ArtifactError(
+            f"{file.parent}: the checkpoints are of another run ({'; '.join(changed[:4])}). "
+            "Call compress with the same network and arguments to go on, or give another folder to start afresh."
+        )
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 of all that the model's state holds, shortened: enough to tell whether it is the same one."""
+    found = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        raw = (
+            value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+            if isinstance(value, Tensor)
+            else b""
+        )
+        found.update(name.encode() + (raw or repr(value).encode()))
+    return found.hexdigest()[:16]
 
 
 def _pack(tree: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:

@@ -10,8 +10,6 @@ file        written, read back, counted
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import math
 import os
 import time
@@ -20,19 +18,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from pocketbayes.artifact import Encoded, Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
 from pocketbayes.calibration import calibrate
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.checkpoint import claim, fingerprint, load_checkpoint, save_checkpoint
 from pocketbayes.distillation import Distilled, several
-from pocketbayes.errors import ArtifactError
-from pocketbayes.files import require_writable, write_atomically
+from pocketbayes.files import require_writable
 from pocketbayes.history import History
 from pocketbayes.likelihood import Likelihood, as_likelihood
-from pocketbayes.loop import count_examples
+from pocketbayes.loaders import count_examples
 from pocketbayes.plan import Budget, Plan
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.priors import ZeroMean
@@ -388,35 +384,9 @@ class _Job:
             "the network": fingerprint(self.model),
             "the teacher": " ".join(map(fingerprint, self.teachers)),
         }
-        if not file.exists():
-            write_atomically(file, json.dumps(ours).encode())
-            return
-        theirs = json.loads(file.read_text())
-        changed = [
-            f"{name} was {theirs.get(name)}, is {now}"
-            for name, now in ours.items()
-            if theirs.get(name) != now
-        ]
-        if changed:
-            raise ArtifactError(
-                f"{self.folder}: the checkpoints are of another run ({'; '.join(changed[:4])}). "
-                "Call compress with the same network and arguments to go on, or give another folder to start afresh."
-            )
+        claim(file, ours)
 
     def forget(self) -> None:
         """The work is done and in its file: the checkpoints go."""
         for file in self.checkpoints:
             file.unlink(missing_ok=True)
-
-
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 of all that the model's state holds, shortened: enough to tell whether it is the same one."""
-    found = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        raw = (
-            value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
-            if isinstance(value, Tensor)
-            else b""
-        )
-        found.update(name.encode() + (raw or repr(value).encode()))
-    return found.hexdigest()[:16]

@@ -19,14 +19,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    WeightedRandomSampler,
-)
 
 from pocketbayes import randomness
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
@@ -34,6 +26,7 @@ from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWar
 from pocketbayes.files import require_writable
 from pocketbayes.history import Epoch, History, Settings
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
+from pocketbayes.loaders import EMPTY, innermost, length
 from pocketbayes.posterior.draws import mix, one_draw
 from pocketbayes.posterior.weights import StochasticWeight, kl_of, unwrap
 from pocketbayes.prediction import evaluate
@@ -41,8 +34,6 @@ from pocketbayes.progress import bar
 
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
-SAMPLERS_OF_ALL = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
-EMPTY = "The loader to train on is empty. Pass one with at least one batch."
 
 
 @runtime_checkable
@@ -79,7 +70,7 @@ class Run:
         self.path = None if checkpoint is None else Path(checkpoint)
         if self.path is not None:
             require_writable(self.path)
-        self.batches = _length(loader)  # in an epoch
+        self.batches = length(loader)  # in an epoch
         self.steps_per_epoch = -(-self.batches // settings.accumulate)
         groups = _parameter_groups(model, self.likelihood, settings)
         self.optimizer = torch.optim.Adam(groups) if optimizer is None else optimizer(groups)
@@ -390,45 +381,6 @@ def _statistics(model: nn.Module) -> dict[str, Tensor]:
     """Buffers that a forward pass may change, such as a norm's running mean; random weights have none."""
     inside = tuple(f"{name}." for name, m in model.named_modules() if isinstance(m, StochasticWeight))
     return {name: t for name, t in model.named_buffers() if not name.startswith(inside)}
-
-
-def innermost(loader: Iterable[Any]) -> Iterable[Any]:
-    """The loader itself, or the one that it draws its batches from, as `Distilled` does."""
-    while isinstance(inner := getattr(loader, "loader", None), Iterable):
-        loader = inner
-    return loader
-
-
-def count_examples(loader: Iterable[Any]) -> int:
-    """How many examples there are to train on, whatever the length of an epoch."""
-    loader = innermost(loader)
-    if isinstance(loader, (list, tuple)) and not loader:
-        raise ValueError(EMPTY)
-    dataset, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
-    in_batches = isinstance(loader, DataLoader) and loader.batch_sampler is None
-    if isinstance(sampler, BatchSampler):
-        sampler, in_batches = sampler.sampler, False
-    if isinstance(dataset, Sized) and not in_batches:
-        if isinstance(sampler, Sized) and not isinstance(sampler, SAMPLERS_OF_ALL):
-            return min(len(sampler), len(dataset))  # a part of the data set
-        return len(dataset)
-    if isinstance(loader, (list, tuple)):
-        return sum(unpack(batch).size for batch in loader)
-    raise ValueError(
-        "fit cannot tell how many training examples there are: the loader's data set has no length, or holds batches. "
-        "Pass num_data=, the size of the whole training set (the KL is divided by it)."
-    )
-
-
-def _length(loader: Iterable[Any]) -> int:
-    """Batches in an epoch."""
-    if not isinstance(loader, Sized):
-        raise ValueError(
-            "The loader has no length: the schedule and beta need one. Use a DataLoader or a list."
-        )
-    if not len(loader):
-        raise ValueError(EMPTY)
-    return len(loader)
 
 
 def _no_sync(model: nn.Module) -> AbstractContextManager[Any]:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pocketbayes import randomness
 from pocketbayes.history import Epoch, History, Settings
 from pocketbayes.likelihood import Likelihood
-from pocketbayes.loop import OptimizerFactory, Run, ScheduleFactory, count_examples
+from pocketbayes.loaders import count_examples
+from pocketbayes.loop import OptimizerFactory, Run, ScheduleFactory
 from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip, to_deterministic
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.priors import Prior, scale_of
