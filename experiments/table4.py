@@ -177,7 +177,9 @@ def course(name: str, rows: dict[str, Any]) -> str:
         "the shared file": next(row for row in rows if row.startswith("shared, with")),
     }
     told = ", ".join(
-        f"{rows[row][0]['test']['ece']:.4f} for {words}" for words, row in stages.items() if row in rows
+        f"{sum(run['test']['ece'] for run in rows[row]) / len(rows[row]):.4f} for {words}"
+        for words, row in stages.items()
+        if row in rows
     )
     return f"On {name} ECE is {told}."
 
