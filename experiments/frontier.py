@@ -4,8 +4,9 @@
     python -m experiments.frontier --data DIR --set mnist
 
 `pb.compress` from the network in experiments/models (`train_network`), taught by it and by its earlier cycles: the curve by one recipe,
-the best row by a longer one, with three seeds, a smaller file by a still longer one; and the curve's recipe without its
-teachers.  Widths are calibrated on validation images, and those choose the seed whose file goes to experiments/models.
+the best row by a longer one, with three seeds, and a smaller file by the same; and the curve's recipe without its
+teachers.  The curve's widths are calibrated on validation images, and those choose the seed whose file goes to
+experiments/models.
 The test set is used once for each file, loaded back from disk.
 """
 
