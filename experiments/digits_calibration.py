@@ -29,7 +29,7 @@ from experiments.record import Summary, summary, write_result
 from pocketbayes.cli.digits import BATCH, train_deterministic, untrained
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.data.batches import stratified_order
-from pocketbayes.progress import track
+from pocketbayes.runs.progress import track
 
 RESULT = Path(__file__).with_suffix(".json")
 SEEDS = 5

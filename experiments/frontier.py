@@ -26,7 +26,7 @@ from experiments.resnet20 import DRAWS, METRICS, PRIOR, Bench, arguments, bench_
 from experiments.train_network import MODELS
 from pocketbayes.artifact import Precision
 from pocketbayes.cli.card import card_of
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 SEEDS = 3

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.files import write_atomically
-from pocketbayes.posterior.gaussian import rho_from_sigma
+from pocketbayes.posterior.normal import rho_from_sigma
 from pocketbayes.posterior.weights import PrivateWeight, require_bayesian
+from pocketbayes.runs.files import write_atomically
 
 BITS = (1, 2, 4)
 

@@ -27,7 +27,7 @@ from pocketbayes.data import DataSet, Scaling, crop_flip
 from pocketbayes.likelihood import Gaussian as GaussianLikelihood
 from pocketbayes.metrics import log_predictive_density, rmse
 from pocketbayes.noise import Bimodal, Gaussian, Noise, predictive_distances
-from pocketbayes.posterior.swap import under_noise
+from pocketbayes.posterior.with_noise import under_noise
 
 HERE = Path(__file__)
 RESULT = HERE.with_suffix(".json")

@@ -25,7 +25,7 @@ from experiments.noise_common import interval
 from experiments.record import save_figure, versions, write_result
 from pocketbayes import metrics
 from pocketbayes.noise import Gaussian, Noise, TwoPoint, predictive_distances
-from pocketbayes.posterior.swap import under_noise
+from pocketbayes.posterior.with_noise import under_noise
 
 HERE = Path(__file__)
 RESULT = HERE.with_suffix(".json")

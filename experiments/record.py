@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 
 def kept(path: Path, make: Callable[[], Any], settings: dict[str, Any] | None = None) -> Any:

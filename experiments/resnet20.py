@@ -22,8 +22,8 @@ import pocketbayes as pb
 from experiments.record import kept, shown
 from experiments.train_network import MODELS, architecture, augmentation, load_start, splits, teachers
 from pocketbayes import data, nets
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.posterior.weights import sites
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.sharing import Outliers
 from pocketbayes.sharing.outliers import before_sharing
 

@@ -10,7 +10,7 @@ import importlib
 import json
 from pathlib import Path
 
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 PAGE = Path(__file__).parent.parent / "RESULTS.md"
 EXPERIMENTS = (

@@ -39,7 +39,7 @@ from experiments.batched import (
 from experiments.record import kept, save_figure, summary, versions
 from experiments.reference import Reference, nuts_mlp
 from experiments.structure_plans import Sizes, as_floats, deterministic_plans, plans, symmetries
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 HERE = Path(__file__)
 RESULT = HERE.with_suffix(".json")

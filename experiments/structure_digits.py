@@ -23,7 +23,7 @@ import pocketbayes as pb
 from experiments.digits_calibration import Split, split
 from experiments.record import Summary, kept, listed, summary, versions, write_result
 from experiments.structure_plans import scheme_of
-from pocketbayes import randomness
+from pocketbayes.runs import randomness
 from pocketbayes.structure import MAP, Constant, Values, Zero, neuron_graph, order_biases, residual_symmetry
 
 RESULT = Path(__file__).with_suffix(".json")

@@ -44,7 +44,7 @@ from experiments.batched import (
 )
 from experiments.record import versions
 from experiments.structure_plans import Sizes, deterministic_plans, plans, symmetries
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")
 DATASETS = {"energy": 5, "boston": 1, "concrete": 1}  # seeds for each split

@@ -32,7 +32,7 @@ from experiments.resnet20 import (
     quality,
 )
 from experiments.table5 import SEEDS, paper_row
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 
 RESULT = Path(__file__).with_suffix(".json")
 FOLDERS = {"cifar10": "", "mnist": "mnist"}  # all tables of CIFAR-10 share their rows

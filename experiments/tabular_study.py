@@ -16,12 +16,13 @@ from torch import Tensor, nn
 import pocketbayes as pb
 from experiments.record import kept
 from experiments.tabular_mixtures import Plane, mixture_row
-from pocketbayes import nets, randomness
+from pocketbayes import nets
 from pocketbayes.artifact import decode
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.data.batches import BatchLoader
 from pocketbayes.likelihood import Gaussian
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.runs import randomness
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.sharing import Outliers
 
 TABLES = ("power", "kin8nm")

@@ -29,8 +29,8 @@ import pocketbayes as pb
 from experiments.record import versions, write_result
 from pocketbayes import data, nets
 from pocketbayes.cli.card import card_of
-from pocketbayes.files import write_atomically
-from pocketbayes.history import Epoch
+from pocketbayes.runs.files import write_atomically
+from pocketbayes.training.history import Epoch
 
 MODELS = Path(__file__).parent / "models"
 BATCH, WINDOW = 128, 24

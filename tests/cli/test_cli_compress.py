@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from cli_runs import complaint, result, run
-from pocketbayes import artifact, loop
+from pocketbayes import artifact
 from pocketbayes.cli import job
+from pocketbayes.training import loop
 
 SMALL = (
     "compress --net shopnets:net --weights plain.safetensors --data digits --max-bytes 2600 --epochs 1 "

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score
 
 from cli_runs import complaint, result, run
-from pocketbayes import artifact, data, loop
+from pocketbayes import artifact, data
 from pocketbayes.cli import train as command
+from pocketbayes.training import loop
 
 PLAIN = "train --net shopnets:net --data digits --epochs 2 --lr 0.01 --out made.safetensors"
 

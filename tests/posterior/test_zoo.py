@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import pocketbayes as pb
-from pocketbayes.ensemble import Ensemble, draw_seed
 from pocketbayes.posterior.weights import sites, stochastic_weights
+from pocketbayes.prediction.ensemble import Ensemble, draw_seed
 from zoo import ZOO, Animal, hugging_face, vision_transformers
 
 TINY = pb.Constant(1e-12)

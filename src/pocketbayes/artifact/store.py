@@ -28,13 +28,13 @@ from pocketbayes.artifact import (
 from pocketbayes.artifact.constants import install_fixed, to_file
 from pocketbayes.artifact.dense import fixed_mask
 from pocketbayes.errors import ArtifactError
-from pocketbayes.files import write_atomically
 from pocketbayes.noise import Gaussian as GaussianNoise
 from pocketbayes.noise import Noise
 from pocketbayes.posterior.convert import bayesianize, parameters_with_owners
-from pocketbayes.posterior.gaussian import Gaussian
+from pocketbayes.posterior.normal import Gaussian
 from pocketbayes.posterior.priors import FanIn, FixedPrior
 from pocketbayes.posterior.weights import Site, require_bayesian, sites, stochastic_weights, unwrap
+from pocketbayes.runs.files import write_atomically
 from pocketbayes.sharing.share import install
 from pocketbayes.sharing.shared import Blends, SharedWeight
 

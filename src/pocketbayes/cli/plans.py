@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from pocketbayes.plan import Plan
+    from pocketbayes.compression.plan import Plan
     from pocketbayes.posterior.priors import InitialSigma, Prior, Scale
 
 BUDGETS = ("max_bytes", "max_accuracy_drop", "max_nll_rise")
@@ -52,7 +52,7 @@ def sigma_from(text: str) -> InitialSigma:
 
 def plan_from(given: Mapping[str, Any]) -> Plan:
     """The plan that the options make; they have the names of its fields."""
-    from pocketbayes.plan import Plan
+    from pocketbayes.compression.plan import Plan
 
     chosen = {f.name: given[f.name] for f in fields(Plan)}
     chosen["prior"] = scale_from(given["prior"])

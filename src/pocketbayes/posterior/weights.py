@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draw, Draws, MeanDraw
 from pocketbayes.posterior.fixed import FixedEntries
-from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho, total_kl
+from pocketbayes.posterior.normal import Gaussian, rho_from_sigma, sigma_from_rho, total_kl
 
 
 class StochasticWeight(nn.Module, ABC):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pocketbayes import metrics
 from pocketbayes.data import DataSet
 from pocketbayes.likelihood import Likelihood
-from pocketbayes.prediction import Predictive, Regression, predict
+from pocketbayes.prediction.predict import Predictive, Regression, predict
 from pocketbayes.report.story import (
     Array,
     ClassBox,

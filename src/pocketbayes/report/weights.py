@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact import Summary
 from pocketbayes.posterior.convert import to_deterministic
-from pocketbayes.posterior.gaussian import sigma_from_rho
+from pocketbayes.posterior.normal import sigma_from_rho
 from pocketbayes.posterior.weights import require_bayesian
 from pocketbayes.report.story import Array, Cloud, Histogram, Layer, Plane
 from pocketbayes.sharing.shared import SharedWeight

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.posterior.convert import swap
-from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.normal import Gaussian, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, common, stochastic_weights
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.mixture import label_dtype

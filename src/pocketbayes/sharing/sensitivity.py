@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbayes import randomness
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.priors import FanIn, Scale, scale_of
 from pocketbayes.posterior.weights import sites
-from pocketbayes.progress import track
+from pocketbayes.runs import randomness
+from pocketbayes.runs.progress import track
 
 
 def sensitivity(

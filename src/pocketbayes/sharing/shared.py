@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pocketbayes.noise import Law as NoiseLaw
 from pocketbayes.noise import shape_total
 from pocketbayes.posterior.draws import Draw
-from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.normal import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight
 from pocketbayes.sharing.blend import Law, blended_law
 from pocketbayes.sharing.mixture import label_dtype

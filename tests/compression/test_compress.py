@@ -12,9 +12,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes import loop, nets
-from pocketbayes.compression import CompressionReport
-from pocketbayes.sharing.steering import Steering
+from pocketbayes import nets
+from pocketbayes.compression.compress import CompressionReport
+from pocketbayes.compression.steering import Steering
+from pocketbayes.training import loop
 
 
 def blobs(n: int, seed: int) -> TensorDataset:

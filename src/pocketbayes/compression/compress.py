@@ -22,24 +22,24 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact import Encoded, Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
-from pocketbayes.calibration import calibrate
-from pocketbayes.checkpoint import claim, fingerprint, load_checkpoint, save_checkpoint
-from pocketbayes.distillation import Distilled, several
-from pocketbayes.files import require_writable
-from pocketbayes.history import History
+from pocketbayes.compression.plan import Budget, Plan
+from pocketbayes.compression.steering import ONE_COMPONENT, Steering
+from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
-from pocketbayes.loaders import count_examples
-from pocketbayes.plan import Budget, Plan
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
-from pocketbayes.prediction import evaluate
+from pocketbayes.prediction.calibrate import calibrate
+from pocketbayes.prediction.predict import evaluate
+from pocketbayes.runs.checkpoint import claim, fingerprint, load_checkpoint, save_checkpoint
+from pocketbayes.runs.files import require_writable
 from pocketbayes.sharing.latent import make_latent
 from pocketbayes.sharing.rate import Rate
 from pocketbayes.sharing.sensitivity import laplace_sigma, sensitivity
 from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_private, share
-from pocketbayes.sharing.steering import ONE_COMPONENT, Steering
-from pocketbayes.train import fit
+from pocketbayes.training.distillation import Distilled, several
+from pocketbayes.training.fit import fit
+from pocketbayes.training.history import History
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 RESERVE = 256  # one in so many bytes, where labels cost more or less as settling moves the means around them

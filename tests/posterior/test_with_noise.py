@@ -30,8 +30,8 @@ from pocketbayes.noise import (
     Uniform,
     averaged,
 )
-from pocketbayes.posterior.swap import under_noise, with_noise
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.posterior.with_noise import under_noise, with_noise
 from pocketbayes.sharing.latent import Assignment, make_latent
 
 ROOM = 10_000  # numbers in a file: a device's samples may be more than a small network's weights

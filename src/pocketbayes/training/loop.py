@@ -20,17 +20,17 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
 
-from pocketbayes import randomness
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.data.loaders import EMPTY, innermost, length
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
-from pocketbayes.files import require_writable
-from pocketbayes.history import Epoch, History, Settings
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
-from pocketbayes.loaders import EMPTY, innermost, length
 from pocketbayes.posterior.draws import mix, one_draw
 from pocketbayes.posterior.weights import StochasticWeight, kl_of, unwrap
-from pocketbayes.prediction import evaluate
-from pocketbayes.progress import bar
+from pocketbayes.prediction.predict import evaluate
+from pocketbayes.runs import randomness
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.runs.files import require_writable
+from pocketbayes.runs.progress import bar
+from pocketbayes.training.history import Epoch, History, Settings
 
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]

@@ -23,9 +23,9 @@ from torch.utils.data import (
 
 import pocketbayes as pb
 from pocketbayes import nets
+from pocketbayes.data.loaders import count_examples
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.likelihood import Gaussian, Heteroscedastic
-from pocketbayes.loaders import count_examples
 from pocketbayes.posterior.weights import stochastic_weights
 from scenarios import linear_gaussian, prior_matters
 
@@ -476,9 +476,9 @@ def test_resuming_a_stream_warns(tmp_path: Path) -> None:
 KILLED = """
 import os, random, signal, sys, time, torch
 torch.set_num_threads(1)
-sys.path[:0] = [{tests!r}]
+sys.path[:0] = {tests}
 import pocketbayes as pb
-from test_train import loader, model, numbers
+from test_fit import loader, model, numbers
 
 def train(folder):
     m = model()
@@ -516,7 +516,7 @@ print("killed", killed)
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path) -> None:
     for name in ("reference", "reference/twin", "runs"):
         (tmp_path / name).mkdir()
-    script = KILLED.format(tests=str(Path(__file__).parent))
+    script = KILLED.format(tests=[str(Path(__file__).parent), str(Path(__file__).parent.parent)])
     command = [sys.executable, "-c", script, str(tmp_path / "reference"), str(tmp_path / "runs"), "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes import graph, nets
-from pocketbayes.ensemble import Ensemble, draw_seed
+from pocketbayes import nets
 from pocketbayes.likelihood import Categorical, Gaussian
+from pocketbayes.prediction import graph
+from pocketbayes.prediction.ensemble import Ensemble, draw_seed
 
 
 def resnet() -> nn.Module:

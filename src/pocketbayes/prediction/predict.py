@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes import metrics
-from pocketbayes.ensemble import Ensemble
 from pocketbayes.likelihood import (
     TARGET_KEYS,
     Batch,
@@ -22,7 +21,8 @@ from pocketbayes.likelihood import (
     output_tensor,
     unpack,
 )
-from pocketbayes.progress import track
+from pocketbayes.prediction.ensemble import Ensemble
+from pocketbayes.runs.progress import track
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import pocketbayes as pb
 from pocketbayes.likelihood import Gaussian as GaussianLikelihood
 from pocketbayes.noise import Bimodal, Gaussian, Laplace, TwoPoint, sum_energy_distance
 from pocketbayes.posterior.weights import stochastic_weights
-from pocketbayes.shape_report import Interval, shape_sensitivity
+from pocketbayes.prediction.noise_shape import Interval, shape_sensitivity
 
 
 def linear(fan_in: int) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
-from pocketbayes.history import Epoch, History
+from pocketbayes.training.history import Epoch, History
 
 NOISE = 0.5
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbayes import randomness
-from pocketbayes.history import Epoch, History, Settings
+from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood
-from pocketbayes.loaders import count_examples
-from pocketbayes.loop import OptimizerFactory, Run, ScheduleFactory
 from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip, to_deterministic
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.priors import Prior, scale_of
 from pocketbayes.posterior.weights import require_bayesian, stochastic_weights
+from pocketbayes.runs import randomness
+from pocketbayes.training.history import Epoch, History, Settings
+from pocketbayes.training.loop import OptimizerFactory, Run, ScheduleFactory
 
 
 def fit(

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.data.batches import BatchLoader
-from pocketbayes.distillation import Distilled
+from pocketbayes.data.loaders import count_examples
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Gaussian
-from pocketbayes.loaders import count_examples
+from pocketbayes.training.distillation import Distilled
 
 
 def blobs(n: int = 96, seed: int = 0) -> TensorDataset:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch.distributions import Normal
 from torch.distributions import kl_divergence as reference_kl
 
-from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho, total_kl
+from pocketbayes.posterior.normal import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho, total_kl
 
 means = st.floats(-5, 5)
 sigmas = st.floats(1e-4, 5)
