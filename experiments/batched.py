@@ -20,7 +20,7 @@ from torch.nn.functional import softplus
 
 from experiments import native
 from experiments.structure_ordered import HALF_LOG_TAU, ordered_biases, ordered_kl, ordered_start
-from pocketbayes.posterior.normal import rho_from_sigma
+from pocketbayes.posterior.gaussian import rho_from_sigma
 from pocketbayes.structure import Fixed
 
 START_MU, START_SIGMA = 0.1, math.exp(-3.0)

@@ -88,7 +88,7 @@ def bayesian(start: nn.Module, data: Split, seed: int, *, lr: float, beta: float
         validation=data.validation.batches(256),
         epochs=MORE,
         lr=lr,
-        beta=beta,
+        temperature=beta,
         seed=seed,
         progress=False,
     )

@@ -47,12 +47,12 @@ class Course(NamedTuple):
 PLAN = pb.Plan(prior=PRIOR, distillation=0.5, calibrate=True)
 DIGITS = replace(PLAN, temperature=0.02, epochs=2)
 CALM = replace(  # nearly all targets from the teachers, and a temperature at which the widths need no factor
-    PLAN, temperature=0.015, epochs=4, settling_epochs=0, rho_lr=1e-3, distillation=0.9, calibrate=False
+    PLAN, temperature=0.015, epochs=4, finetune_epochs=0, rho_lr=1e-3, distillation=0.9, calibrate=False
 )
 COURSES = {
     "cifar10": Course(
         (200_000, 90_000, 64_000, 40_000),
-        replace(PLAN, temperature=0.02, epochs=3, settling_epochs=0, lr=1e-3, rho_lr=1e-3),
+        replace(PLAN, temperature=0.02, epochs=3, finetune_epochs=0, lr=1e-3, rho_lr=1e-3),
         90_000,
         replace(CALM, lr=1e-3),
         {64_000: replace(CALM, lr=2e-3)},
@@ -78,7 +78,7 @@ OURS = {  # the same two methods as we make them: rows of Table 4, where they ha
 }
 NOTES = {  # on how the best row came about
     "cifar10": "Besides, a file of 89,006 bytes from a network trained for one cycle of 40 epochs had 90.79 / 0.2779 / 0.0129 on the test images (the network 90.99 / 0.2662 / 0.0221), and the recipe with "
-    "settling, seed 1, 91.45 / 0.2515 / 0.0102 in 90,121 bytes, too many by a fault since mended. Settling was dropped since it raised validation NLL with both seeds, calibration since the 2,500 validation images "
+    "fine-tuning, seed 1, 91.45 / 0.2515 / 0.0102 in 90,121 bytes, too many by a fault since mended. Fine-tuning was dropped since it raised validation NLL with both seeds, calibration since the 2,500 validation images "
     "are easier than the test images (the start's NLL is 0.2400 on them and 0.2591 there), so that a factor fitted to them tends to be too small.",
     "mnist": "The temperature was chosen for CIFAR-10, not here; calibration makes up for it. The row of 2DGBNN's algorithm has calibrated widths too, that of "
     "INT8 has not; both are of a posterior trained from random weights.",
@@ -324,7 +324,7 @@ def recipe(settings: dict[str, Any]) -> str:
     taught = f"{plan['distillation']:.0%} of the targets from {teachers} teacher{'s' * (teachers > 1)} (the start{' and its earlier cycle' * (teachers > 1)})"
     return (
         f"temperature {plan['temperature']:g}, {plan['epochs']} epochs of sharing {widths} (learning rate {plan['lr']:g}), "
-        f"{plan['settling_epochs']} of settling, {taught if teachers else 'no teacher'}"
+        f"{plan['finetune_epochs']} of fine-tuning, {taught if teachers else 'no teacher'}"
         + ", widths calibrated on validation images" * plan["calibrate"]
         + f", norms and biases in {bits} bits" * (bits != Precision().plain)
     )
@@ -361,7 +361,7 @@ def tried_table(name: str, part: dict[str, Any]) -> str:
         plan = run["settings"]["plan"]
         cells = (
             f"{plan['temperature']:g}",
-            f"{plan['epochs']} + {plan['settling_epochs']}",
+            f"{plan['epochs']} + {plan['finetune_epochs']}",
             f"{plan['lr']:g}",
             "trained" if plan["rho_lr"] else "Laplace",
             run["calibration"].removeprefix("widths "),
@@ -372,7 +372,7 @@ def tried_table(name: str, part: dict[str, Any]) -> str:
             in_words(run["test"]) if run["test"] else "not used",
         )
         lines.append(f"| {' | '.join(cells)} |")
-    columns = "temperature | epochs + settling | learning rate | widths | calibrated | from teachers | seed | bytes | validation images | test images"
+    columns = "temperature | epochs + fine-tuning | learning rate | widths | calibrated | from teachers | seed | bytes | validation images | test images"
     heading = f"What was tried for {largest:,} bytes, accuracy / NLL / ECE. The test images were used with several recipes; the best row's is the last one."
     return "\n".join([heading, "", f"| {columns} |", "|---" * len(cells) + "|", *lines])
 

@@ -24,7 +24,7 @@ import pocketbayes as pb
 from experiments.noise_common import interval, measured_device
 from experiments.record import save_figure, versions, write_result
 from pocketbayes.data import DataSet, Scaling, crop_flip
-from pocketbayes.likelihood import Gaussian as GaussianLikelihood
+from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.metrics import log_predictive_density, rmse
 from pocketbayes.noise import Bimodal, Gaussian, Noise, predictive_distances
 from pocketbayes.posterior.with_noise import under_noise
@@ -84,7 +84,7 @@ def train_and_look(
     train, validation, test = sets
     torch.random.default_generator.manual_seed(seed)
     model = pb.bayesianize(network(), noise=noises[name])
-    likelihood = GaussianLikelihood(0.5, learned=True)
+    likelihood = Homoscedastic(0.5, learned=True)
     started = time.process_time()
     pb.fit(
         model,
@@ -92,7 +92,7 @@ def train_and_look(
         epochs=EPOCHS,
         lr=LR,
         likelihood=likelihood,
-        beta=BETA,
+        temperature=BETA,
         validation=validation.batches(250),
         checkpoint=run.with_suffix(".safetensors"),
         seed=seed,
@@ -242,7 +242,10 @@ def plot(parts: Parts, ages: torch.Tensor) -> None:
             "trained with Gaussian noise,\nthen put on the device",
             {n: own[n] for n in ("Gaussian", "bimodal", "RRAM")},
         ),
-        ("trained and drawn\nwith the noise", {n: parts[0, n][n] for n in ("Gaussian", "bimodal", "RRAM")}),
+        (
+            "trained and drawn\nwith the noise",
+            {n: parts[0, n][n] for n in ("Gaussian", "bimodal", "RRAM")},
+        ),
     )
     for line, (title, drawn) in zip(axes, rows, strict=True):
         for image, ax in enumerate(line):

@@ -46,7 +46,7 @@ def arguments() -> argparse.Namespace:
 def posterior(folder: str | None, weights: str) -> nn.Module:
     """Trained means, Laplace widths; every random number from seed 0."""
     network, train = given_network(weights), given_images(folder)
-    information = pb.sensitivity(network, train.batches(128, shuffle=True), batches=60, seed=0)
+    information = pb.fisher_information(network, train.batches(128, shuffle=True), batches=60, seed=0)
     sigma = pb.laplace_sigma(network, information, len(train), prior=PRIOR, temperature=TEMPERATURE)
     return pb.bayesianize(network, prior=pb.ZeroMean(PRIOR), sigma=sigma)
 

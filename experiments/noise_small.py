@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from pocketbayes.noise import Gaussian, Noise, kl_divergence, predictive_distances
-from pocketbayes.posterior.normal import rho_from_sigma
+from pocketbayes.posterior.gaussian import rho_from_sigma
 
 SIGMA = 0.1
 GRID = torch.linspace(-2.5, 2.5, 101).unsqueeze(1)  # [M, 1]

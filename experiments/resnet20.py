@@ -96,7 +96,7 @@ class Bench:
         network = self.plain()
         if not path.exists():
             self.work.mkdir(parents=True, exist_ok=True)
-            sensitivity = pb.sensitivity(network, self.training(), batches=100, seed=0)
+            sensitivity = pb.fisher_information(network, self.training(), batches=100, seed=0)
             sigma = pb.laplace_sigma(network, sensitivity, self.images, prior=PRIOR, temperature=TEMPERATURE)
             pb.bayesianize(network, prior=pb.ZeroMean(PRIOR), sigma=sigma)
             self.fit(network, "posterior", EPOCHS, seed=0)
@@ -110,7 +110,7 @@ class Bench:
     def fit(self, model: nn.Module, name: str, epochs: int, seed: int, **settings: Any) -> pb.History:
         """On the tempered ELBO, resumable under that name."""
         checkpoint = self.work / f"{name}-training.safetensors"
-        settings = {"lr": LR, "rho_lr": LR, "beta": TEMPERATURE, "anneal": 0.0} | settings
+        settings = {"lr": LR, "rho_lr": LR, "temperature": TEMPERATURE, "anneal": 0.0} | settings
         return pb.fit(
             model,
             self.training(),
@@ -146,7 +146,7 @@ class Bench:
         """Leaves the file NAME.pocket under --work."""
         model, sensitivity = (start or self.posterior)()
         own = outliers_of_their_own(model, sensitivity, how.outliers)
-        report = pb.share(model, how, sensitivity=sensitivity)
+        report = pb.share(model, how, fisher=sensitivity)
         print(f"{name}: {report}", flush=True)
         self.fit(model, name, EPOCHS, seed)
         path = self.work / f"{name}.pocket"
@@ -179,7 +179,7 @@ def outliers_of_their_own(model: nn.Module, sensitivity: dict[str, Tensor], rule
     """How many weights are outliers by their mean or sensitivity, whatever clusters the others form."""
     found = list(sites(model))
     masks = before_sharing(
-        rules, [site.gaussian.mu for site in found], [sensitivity[site.path] for site in found]
+        rules, [site.moments.mu for site in found], [sensitivity[site.path] for site in found]
     )
     return sum(int(mask.sum()) for mask in masks)
 

@@ -68,7 +68,7 @@ def run(material: Material, name: str) -> dict[str, Any]:
         num_data=material.num_data,
         lr=LR,
         rho_lr=RHO_LR,
-        beta=BETA,
+        temperature=BETA,
         anneal=0.0,
         seed=SEED,
         progress=False,

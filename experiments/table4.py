@@ -76,7 +76,7 @@ def from_scratch(bench: Bench) -> Posterior:
             optimizer, [4e-3, 2e-2], total_steps=steps + 1, pct_start=0.25
         ),
     )
-    sensitivity = pb.sensitivity(model, bench.training(), batches=100, seed=0)
+    sensitivity = pb.fisher_information(model, bench.training(), batches=100, seed=0)
     save_checkpoint(path, {"model": dict(model.state_dict()), "sensitivity": sensitivity})
     return Posterior(model, sensitivity)
 

@@ -21,7 +21,7 @@ from pocketbayes.sharing import Outliers
 
 RESULT = Path(__file__).with_suffix(".json")
 SEEDS = 3
-NO_OUTLIERS = Outliers(mean=None, sensitivity_share=None, smallest_cluster=None)
+NO_OUTLIERS = Outliers(mean=None, fisher_fraction=None, smallest_cluster=None)
 CONFIGURATIONS = {
     "outliers and blends": pb.Paper(),
     "no blends": pb.Paper(blend=None),
@@ -123,7 +123,7 @@ each (the paper does not say how many it takes), scored on the 10,000 test image
 {" ".join(f"{word} change: {text}." for word, text in gaps.items())} {stage_1(rows["outliers and blends"]) if several else "One run each: how much of that is chance is not known."}
 
 Where this differs from the paper: there blends give half a point and outliers three quarters, here outliers give {100 * worth["outliers"]:.1f} points and blends {100 * worth["blends"]:.2f}. An ECE of more than a tenth at 90 % accuracy can only be
-too little confidence, and it comes from the widths. Their cost, 1/2 sum g sigma^2 over the file's weights (g from `pb.sensitivity`), is what a draw adds to the training NLL to second order: without outliers {without["nats"]:.3f} nats an image, {without["worst"]:.0%}
+too little confidence, and it comes from the widths. Their cost, 1/2 sum g sigma^2 over the file's weights (g from `pb.fisher_information`), is what a draw adds to the training NLL to second order: without outliers {without["nats"]:.3f} nats an image, {without["worst"]:.0%}
 of it from a hundredth of the weights, with them {whole["nats"]:.3f} and {whole["worst"]:.0%}. Important weights have small widths, and take those of their clusters if nothing keeps them apart.
 """
 

@@ -167,7 +167,7 @@ def sharing_reading(name: str, rows: Rows, k: int) -> str:
     """Outliers and blends at one K, and `compress` to the largest budget beside it."""
     share = best_share(rows, k)
     chosen = of_setting(k, share)
-    others = [s for s in (0.0, study.PUBLISHED.outliers.sensitivity_share) if s != share]
+    others = [s for s in (0.0, study.PUBLISHED.outliers.fisher_fraction) if s != share]
     less = [
         f"{marked(gap(rows, (*chosen, *NLL), (*of_setting(k, s), *NLL)))} against {s:.1%}" for s in others
     ]
@@ -213,12 +213,12 @@ ReLU MLPs [d, {", ".join(map(str, study.HIDDEN))}, 1] with Gaussian noise on sta
 by {study.EPOCHS} epochs (the best one on validation rows, whose residuals are its noise), then {study.POSTERIOR_EPOCHS} of `fit` from Laplace widths at each beta of
 {", ".join(f"{beta:g}" for beta in study.BETAS)}; validation rows chose, seed by seed, {betas}. All below starts from that posterior. Sharing by the paper's
 algorithm is followed by {study.TUNING_EPOCHS} epochs (lr {study.TUNING_LR:g}, the best of a few on validation rows of power, seed 0; for K = {study.PUBLISHED.components} the better of
-it and {study.LR:g}), `compress` takes {study.PLAN.epochs} + {study.PLAN.settling_epochs}. Files hold the noise, are loaded back and scored with {study.SAMPLES} draws. ± is over seeds, each with its own split;
+it and {study.LR:g}), `compress` takes {study.PLAN.epochs} + {study.PLAN.finetune_epochs}. Files hold the noise, are loaded back and scored with {study.SAMPLES} draws. ± is over seeds, each with its own split;
 differences are paired by seed, and bold where beyond the 95 % quantile of Student's t.
 
 {files_table(tables)}
 
-The paper's K and thresholds (|mu| above {rules.mean.tau}, {rules.sensitivity_share:.0%} by sensitivity, clusters under {rules.smallest_cluster}) make
+The paper's K and thresholds (|mu| above {rules.mean.tau}, {rules.fisher_fraction:.0%} by sensitivity, clusters under {rules.smallest_cluster}) make
 outliers of {outliers}; the paper's other rows have the share that validation rows chose.
 
 **How well a mixture describes the weights.** Mixtures over (mu, sigma) fitted to a random half of the weights; nats a weight on the other half, above those of

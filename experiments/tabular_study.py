@@ -19,7 +19,7 @@ from experiments.tabular_mixtures import Plane, mixture_row
 from pocketbayes import nets
 from pocketbayes.artifact import decode
 from pocketbayes.data.batches import BatchLoader
-from pocketbayes.likelihood import Gaussian
+from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.runs import randomness
 from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -34,7 +34,7 @@ SHARED = (64, 1024)  # components that weights share
 OUTLIERS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)  # shares of all weights, by sensitivity
 PUBLISHED = pb.Paper()
 BUDGETS = (0.25, 0.1, 0.05)  # of the fp32 bytes
-PLAN = pb.Plan(epochs=6, settling_epochs=2, lr=LR)
+PLAN = pb.Plan(epochs=6, finetune_epochs=2, lr=LR)
 SAMPLES = 30
 
 
@@ -77,7 +77,7 @@ class Network(NamedTuple):
     """A model, deterministic or Bayesian, and the noise of what it predicts."""
 
     model: nn.Module
-    likelihood: Gaussian
+    likelihood: Homoscedastic
 
 
 def fresh(inputs: int, seed: int) -> nn.Sequential:
@@ -140,7 +140,7 @@ class Study:
             "rows": self.table.rows,
             "unit": self.table.unit,
             "fp32": fp32_bytes(start.model),
-            "weights": sum(site.gaussian.mu.numel() for site in stochastic_weights(tried[beta].model)),
+            "weights": sum(site.moments.mu.numel() for site in stochastic_weights(tried[beta].model)),
             "deterministic": {"test": scores(start, self.table.test, self.seed)},
             "validation": {f"{beta:g}": value for beta, value in nll.items()},
             "beta": beta,
@@ -150,17 +150,17 @@ class Study:
     def _deterministic(self) -> Network:
         """The best epoch on validation rows, whose residuals are its noise: those of training rows are too small."""
         table, model = self.table, fresh(self._inputs, self.seed)
-        learned = Gaussian(0.3, learned=True)
+        learned = Homoscedastic(0.3, learned=True)
         settings: dict[str, Any] = {"likelihood": learned, "validation": table.validation, "seed": self.seed}
         pb.fit_map(model, table.train, epochs=EPOCHS, lr=LR, progress=False, **settings)
         residual = pb.evaluate(model, table.validation, likelihood=learned).rmse
-        return Network(model, Gaussian(residual, learned=True))
+        return Network(model, Homoscedastic(residual, learned=True))
 
     def _posterior(self, start: Network, beta: float) -> Network:
         network = copy.deepcopy(start)
         sigma = self._laplace(network, beta)
         pb.bayesianize(network.model, sigma=sigma)
-        self._fit(network, epochs=POSTERIOR_EPOCHS, lr=LR, beta=beta)
+        self._fit(network, epochs=POSTERIOR_EPOCHS, lr=LR, temperature=beta)
         return network
 
     def _laplace(self, network: Network, temperature: float) -> dict[str, Tensor]:
@@ -172,7 +172,7 @@ class Study:
 
     def _sensitivity(self, network: Network) -> dict[str, Tensor]:
         settings: dict[str, Any] = {"likelihood": network.likelihood, "seed": self.seed, "progress": False}
-        found: dict[str, Tensor] = pb.sensitivity(network.model, self.table.train, **settings)
+        found: dict[str, Tensor] = pb.fisher_information(network.model, self.table.train, **settings)
         return found
 
     def _fit(self, network: Network, **settings: Any) -> None:
@@ -196,13 +196,13 @@ class Study:
         """That of the best beta, as it was trained."""
         model = pb.bayesianize(fresh(self._inputs, self.seed))
         model.load_state_dict(self.state["model"])
-        return Network(model, Gaussian(self.state["noise"], learned=True))
+        return Network(model, Homoscedastic(self.state["noise"], learned=True))
 
     def plain(self) -> Network:
         """The deterministic network that the posterior started from, with the posterior's noise."""
         model = fresh(self._inputs, self.seed)
         model.load_state_dict(self.state["plain"])
-        return Network(model, Gaussian(self.state["noise"]))
+        return Network(model, Homoscedastic(self.state["noise"]))
 
     def _filed(self, network: Network) -> dict[str, Any]:
         """Bytes of the pocket file, and what it says when it is loaded back."""
@@ -210,7 +210,8 @@ class Study:
         noise = f"{network.likelihood.sigma.item():.4f}"
         size = pb.save(network.model, path, metadata={"noise": noise}).total
         loaded = Network(
-            pb.load(path, fresh(self._inputs, self.seed)), Gaussian(float(decode(path).metadata["noise"]))
+            pb.load(path, fresh(self._inputs, self.seed)),
+            Homoscedastic(float(decode(path).metadata["noise"])),
         )
         path.unlink()
         found = {
@@ -228,13 +229,13 @@ class Study:
         return {"trained": mixture_row(self.plane(), self.seed), "laplace": mixture_row(laplace, self.seed)}
 
     def plane(self) -> Plane:
-        return Plane.of({site.path: site.gaussian for site in stochastic_weights(self.posterior().model)})
+        return Plane.of({site.path: site.moments for site in stochastic_weights(self.posterior().model)})
 
     def sharing(self, components: int) -> dict[str, Any]:
         """Each share of outliers with blends and without; sensitivity alone makes outliers here."""
         found: dict[str, Any] = {}
         for share in OUTLIERS:
-            outliers = Outliers(mean=None, sensitivity_share=share, smallest_cluster=None)
+            outliers = Outliers(mean=None, fisher_fraction=share, smallest_cluster=None)
             for word, blend in (("blends", PUBLISHED.blend), ("none", None)):
                 how = pb.Paper(components=components, outliers=outliers, blend=blend)
                 found.setdefault(f"{share:g}", {})[word] = self._shared(how, TUNING_LR)
@@ -247,9 +248,9 @@ class Study:
 
     def _shared(self, how: pb.Paper, lr: float) -> dict[str, Any]:
         network = self.posterior()
-        report = pb.share(network.model, how, sensitivity=self._sensitivity(network))
+        report = pb.share(network.model, how, fisher=self._sensitivity(network))
         before = scores(network, self.table.validation, self.seed)
-        self._fit(network, epochs=TUNING_EPOCHS, lr=lr, beta=self.beta)
+        self._fit(network, epochs=TUNING_EPOCHS, lr=lr, temperature=self.beta)
         counts = {"components": report.components, "outliers": report.outliers, "blends": report.blends}
         return counts | {"untuned": before} | self._filed(network)
 

@@ -63,7 +63,7 @@ def converted(networks: Networks) -> nn.Module:
         linear = model[2 * number]
         assert isinstance(linear, nn.Linear)
         linear.weight.data, linear.bias.data = layer.mu[0].detach().clone(), layer.bias_mu[0].detach().clone()
-    return pb.bayesianize(model, prior=pb.ZeroMean(1.0), sigma=pb.Constant(START_SIGMA), biases=True)
+    return pb.bayesianize(model, prior=pb.ZeroMean(1.0), sigma=pb.Absolute(START_SIGMA), biases=True)
 
 
 @pytest.mark.parametrize("values", [None, Zero(), Constant(1.5, trained=True, seed=2)])
@@ -76,7 +76,7 @@ def test_nelbo_and_gradient_of_a_batch_are_those_of_the_library_with_the_same_dr
     if values is not None:
         pb.break_symmetry(model, Heavy(), values)
     with pb.one_draw(model, seed=3):
-        result = pb.nelbo(model, task[:2], len(task.x), likelihood=pb.likelihood.Gaussian(task.noise))
+        result = pb.nelbo(model, task[:2], len(task.x), likelihood=pb.likelihood.Homoscedastic(task.noise))
         layers = [model.get_submodule(str(2 * number)) for number in range(3)]
         drawn = [(layer.weight.detach(), layer.bias.detach()) for layer in layers]
     result.loss.backward()

@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "OUTLIERS": (0.0, 0.01),
         "PUBLISHED": pb.Paper(components=4, outliers=Outliers(smallest_cluster=2)),
         "BUDGETS": (0.9,),
-        "PLAN": pb.Plan(epochs=1, settling_epochs=1, components=4, samples=2),
+        "PLAN": pb.Plan(epochs=1, finetune_epochs=1, components=4, samples=2),
         "SAMPLES": 3,
     }
     for name, value in settings.items():

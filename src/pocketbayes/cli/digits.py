@@ -181,7 +181,7 @@ def bayesian(model: nn.Module, setting: Setting) -> Result:
         validation=setting.material.validation.batches(256),
         epochs=setting.epochs,
         lr=3e-3,
-        beta=TEMPERATURE,
+        temperature=TEMPERATURE,
         seed=setting.seed,
         progress=setting.progress,
     )
@@ -201,7 +201,7 @@ def compressed(model: nn.Module, setting: Setting) -> Result:
         validation_loader=material.validation.batches(256),
         max_bytes=BUDGET,
         plan=Plan(
-            temperature=TEMPERATURE, epochs=epochs, settling_epochs=max(1, epochs // 4), seed=setting.seed
+            temperature=TEMPERATURE, epochs=epochs, finetune_epochs=max(1, epochs // 4), seed=setting.seed
         ),
         metadata=card_of("digits_net", {}, material.train).metadata(),
         progress=setting.progress,

@@ -99,9 +99,9 @@ class Job:
     def _compress(
         self, bench: Workbench, start: Start, train: DataSet, validation: DataSet | None
     ) -> dict[str, Any]:
-        """Posterior, sharing, settling; afterwards a file and a record lie on the workbench."""
+        """Posterior, sharing, fine-tuning; afterwards a file and a record lie on the workbench."""
         from pocketbayes.compression.compress import compress
-        from pocketbayes.likelihood import Gaussian
+        from pocketbayes.likelihood import Homoscedastic
         from pocketbayes.prediction.layout import prefer_channels_last
 
         started = time.monotonic()
@@ -121,7 +121,7 @@ class Job:
             **self.budget,
         )
         noise = start.likelihood
-        sigma = float(f"{noise.sigma.item():.4g}") if isinstance(noise, Gaussian) else None
+        sigma = float(f"{noise.sigma.item():.4g}") if isinstance(noise, Homoscedastic) else None
         done = {**of_compression(report), "noise_sigma": sigma, "seconds": time.monotonic() - started}
         bench.write("record", finite(done))
         return done

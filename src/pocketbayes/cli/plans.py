@@ -41,13 +41,13 @@ def prior_from(text: str) -> Prior:
 
 def sigma_from(text: str) -> InitialSigma:
     """`relative:0.1`, `fan-in:0.1` or a number: where the widths start."""
-    from pocketbayes.posterior.priors import Constant, FanIn, Relative
+    from pocketbayes.posterior.priors import Absolute, FanIn, Relative
 
     name, _, rest = text.partition(":")
     scale = scale_from(rest or "0.1" if name == "relative" else text, "--sigma")
     if isinstance(scale, FanIn):
         return scale
-    return Relative(scale) if name == "relative" else Constant(scale)
+    return Relative(scale) if name == "relative" else Absolute(scale)
 
 
 def plan_from(given: Mapping[str, Any]) -> Plan:
@@ -56,7 +56,7 @@ def plan_from(given: Mapping[str, Any]) -> Plan:
 
     chosen = {f.name: given[f.name] for f in fields(Plan)}
     chosen["prior"] = scale_from(given["prior"])
-    chosen["sensitivity_batches"] = given["sensitivity_batches"] or None
+    chosen["fisher_batches"] = given["fisher_batches"] or None
     return Plan(**chosen)
 
 

@@ -35,7 +35,7 @@ _OUTSIDE = {"out", "folder", "test_samples", "max_risk"}  # may change in a resu
 @app.command(
     epilog=examples(
         "train --net lenet --data mnist --epochs 10 --out lenet.safetensors",
-        "train --net mymodel:net --weights net.safetensors --data my.npz --bayesian --beta 0.1 --out net.pocket",
+        "train --net mymodel:net --weights net.safetensors --data my.npz --bayesian --temperature 0.1 --out net.pocket",
         "train --net mlp:50,50 --data energy.csv --targets 2 --epochs 200 --out energy.safetensors",
     )
 )
@@ -182,9 +182,9 @@ def _finished(
     given: dict[str, Any], model: nn.Module, card: Card, likelihood: Likelihood, validation: DataSet | None
 ) -> Card:
     """The card with the noise that was learned, or with the threshold of "not sure"."""
-    from pocketbayes.likelihood import Gaussian
+    from pocketbayes.likelihood import Homoscedastic
 
-    if isinstance(likelihood, Gaussian):
+    if isinstance(likelihood, Homoscedastic):
         return card._replace(sigma=float(f"{likelihood.sigma.item():.4g}"))
     if validation is None:
         return card

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from pocketbayes.likelihood import Likelihood
-from pocketbayes.posterior.normal import rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, require_bayesian
 from pocketbayes.prediction.predict import evaluate
 from pocketbayes.runs.progress import bar

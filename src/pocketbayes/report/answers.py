@@ -241,7 +241,7 @@ def _normals(
     if not isinstance(answer, Regression) or answer.mean.shape != targets.shape:
         raise ValueError(
             f"report: the network's predictions do not fit targets of shape {tuple(targets.shape)}. Give its own "
-            "test data, and a Gaussian or Heteroscedastic likelihood."
+            "test data, and a Homoscedastic or Heteroscedastic likelihood."
         )
     return _on_cpu(answer)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact import Summary
 from pocketbayes.posterior.convert import to_deterministic
-from pocketbayes.posterior.normal import sigma_from_rho
+from pocketbayes.posterior.gaussian import sigma_from_rho
 from pocketbayes.posterior.weights import require_bayesian
 from pocketbayes.report.story import Array, Cloud, Histogram, Layer, Plane
 from pocketbayes.sharing.shared import SharedWeight
@@ -33,7 +33,7 @@ def plane(model: nn.Module, seed: int) -> Plane:
     outliers, blends, private, means = [], [], [], []
     components, members = None, None
     for site in require_bayesian(model):
-        mu, sigma = (part.reshape(-1) for part in site.gaussian)
+        mu, sigma = (part.reshape(-1) for part in site.moments)
         means.append(_array(mu))
         weight = site.weight
         if not isinstance(weight, SharedWeight):

@@ -179,7 +179,7 @@ class Run:
                 loss = nll / settings.samples
                 if last:  # the KL has no noise: once a step is enough
                     kl = self.penalty()
-                    loss = loss + self.beta * kl / settings.num_data
+                    loss = loss + self.temperature * kl / settings.num_data
                 (loss / self._gathered).backward()
             nll_sum += nll.item()
         self.batch += 1
@@ -212,11 +212,11 @@ class Run:
         return 1.0 if total == 0 else min(1.0, (self.epoch * self.batches + self.batch) / total)
 
     @property
-    def beta(self) -> float:
-        return self.settings.beta * self.annealed
+    def temperature(self) -> float:
+        return self.settings.temperature * self.annealed
 
     def _end_epoch(self, seconds: float) -> None:
-        annealed, beta = self.annealed >= 1.0, self.beta
+        annealed, temperature = self.annealed >= 1.0, self.temperature
         scores: dict[str, float] = {}
         if self.validation is not None:
             with randomness.forked():
@@ -232,7 +232,7 @@ class Run:
         mean_nll = sum(self.epoch_nll) / len(self.epoch_nll)
         with torch.no_grad():
             kl = self.penalty().item()
-        self.history.epochs.append(Epoch(self.epoch, mean_nll, kl, beta, dict(scores), seconds))
+        self.history.epochs.append(Epoch(self.epoch, mean_nll, kl, temperature, dict(scores), seconds))
         self.epoch, self.batch, self.epoch_nll = self.epoch + 1, 0, []
 
     def _judge(self, nll: float) -> None:
