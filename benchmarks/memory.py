@@ -27,12 +27,14 @@ def measure(kind: str) -> None:
     model = pb.bayesianize(nets.mlp([WIDTH] * 4))
     if kind == "shared":
         # Labels by the sign and size of the mean: what matters here is the memory of training, not of sharing.
+        from pocketbayes.moments import Codebook
         from pocketbayes.posterior.weights import stochastic_weights
         from pocketbayes.sharing.share import install
 
         found = stochastic_weights(model)
         labels = [(site.original * 200).round().clamp(-31, 31).long() + 31 for site in found]
-        install(model, found, torch.linspace(-0.155, 0.155, 63), torch.full((63,), 0.01), labels, [None] * 3)
+        book = Codebook(torch.linspace(-0.155, 0.155, 63), torch.full((63,), 0.01))
+        install(model, found, book, labels, [None] * 3)
         del found, labels
     x, y = torch.randn(64, WIDTH), torch.randint(10, (64,))
     pb.fit(model, [(x, y)] * 3, epochs=1, progress=False)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pocketbayes.sharing.blend import scalar_law
+from pocketbayes.sharing.blend import component_moments
 from pocketbayes.sharing.mixture import Mixture
 from pocketbayes.sharing.threads import operators_alone
 
@@ -182,7 +182,7 @@ def _close_pairs(mixture: Mixture, gradient: Tensor, bound: float, how: Merge) -
     if how.gradient is not None:
         keep &= (gradient[i] - gradient[j]).abs() < how.gradient
     if how.variance is not None:
-        var = scalar_law(mixture).var
+        var = component_moments(mixture).sigma.square()
         keep &= (var[i] - var[j]).abs() < how.variance
     return torch.stack([i, j], 1)[keep], distance[keep]
 
