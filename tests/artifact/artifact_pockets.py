@@ -189,6 +189,8 @@ def same(a: object, b: object) -> bool:
         return False
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)  # type: ignore[call-overload,index]
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))  # type: ignore[arg-type]
     if hasattr(a, "__dataclass_fields__"):
         return all(same(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__)
     return a == b
