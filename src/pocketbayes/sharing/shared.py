@@ -82,7 +82,7 @@ class SharedWeight(StochasticWeight):
         self.register_buffer("blend_component", component.to(label_dtype(codebook.components)))
         self.register_buffer("blend_alpha", alpha.to(outlier_sigma.dtype))
         self.counts_codebook = counts_codebook
-        self._derived: _Derived | None = None
+        self._derived: _Derived | None = _derive(self)
 
     # --- moments -----------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class SharedWeight(StochasticWeight):
     def _assemble(self, table: Tensor, outliers: Tensor, blended: Tensor) -> Tensor:
         """Values of all weights from those of the components [K], the outliers and the blends."""
         flat = torch.cat([table, table.new_zeros(1)]).index_select(0, self.labels.int())
-        if self.derived.outlier.numel():
+        if outliers.numel():
             flat = flat.index_copy(0, self.derived.outlier, outliers)
         if self.blend_position.numel():
             flat = flat.index_copy(0, self.blend_position.long(), blended)
@@ -177,19 +177,20 @@ class _Derived(NamedTuple):
 def _derive(weight: SharedWeight) -> _Derived:
     components, labels = weight.codebook.components, weight.labels
     outlier = (labels == components).nonzero()[:, 0]
-    plain = torch.ones_like(labels, dtype=torch.bool).index_fill_(0, weight.blend_position.long(), False)
-    plain &= labels != components
-    kept = labels[plain].long()
-    count = torch.bincount(kept, minlength=components).to(weight.rho.dtype)
+    blended = labels[weight.blend_position.long()]
+    count = torch.bincount(labels, minlength=components + 1)[:-1] - torch.bincount(
+        blended, minlength=components
+    )
+    members = count.to(weight.rho.dtype)
     if weight.prior_mu is None:
-        zero = torch.zeros_like(count)
-        return _Derived(outlier, count, zero, zero.new_zeros(()))
-    p = weight.prior_mu.reshape(-1)[plain].double()
-    mean = torch.zeros(components, dtype=p.dtype, device=p.device).index_add_(
-        0, kept, p
-    ) / count.double().clamp_min(1)
-    scatter = (p - mean[kept]).square().sum() / (2 * weight.prior_sigma**2)
-    return _Derived(outlier, count, mean.to(count.dtype), scatter.to(count.dtype))
+        zero = torch.zeros_like(members)
+        return _Derived(outlier, members, zero, zero.new_zeros(()))
+    plain = (labels != components).index_fill_(0, weight.blend_position.long(), False)
+    kept, p = labels[plain].int(), weight.prior_mu.reshape(-1)[plain].double()
+    total = torch.zeros(components, dtype=p.dtype, device=p.device).index_add_(0, kept, p)
+    mean = total / count.clamp_min(1)
+    scatter = (p - mean.index_select(0, kept)).square().sum() / (2 * weight.prior_sigma**2)
+    return _Derived(outlier, members, mean.to(members.dtype), scatter.to(members.dtype))
 
 
 def _no_blends(device: torch.device) -> Blends:
