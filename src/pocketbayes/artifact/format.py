@@ -26,7 +26,7 @@ from pocketbayes.artifact.pocket import (
     check,
 )
 from pocketbayes.errors import ArtifactError
-from pocketbayes.moments import Codebook
+from pocketbayes.moments import Codebook, Moments
 
 
 class Encoded(NamedTuple):
@@ -103,20 +103,34 @@ def _put(name: str, entry: Entry, pocket: Pocket, sections: dict[str, bytearray]
         return HeaderRow(name=name, kind="t", target=entry.target)
     if isinstance(entry, Plain):
         return _put_plain(name, entry, pocket, sections["PLAN"])
-    at, more = pocket.precision, {}
+    more: dict[str, Any] = {}
     if isinstance(entry, MeanField):
-        sections["NORM"] += _moments(entry.mu, entry.sigma, at)
+        tag, moments = "NORM", Moments(entry.mu, entry.sigma)
     else:
-        sections["OUTL"] += _moments(entry.outlier_mu, entry.outlier_sigma, at)
+        tag, moments = "OUTL", Moments(entry.outlier_mu, entry.outlier_sigma)
         if entry.components.size:
             sections["BLND"] += numbers.pack(_alpha_steps(entry.alphas)[:, :-1], "u2")
             more["blend"] = entry.components.shape[1]
+    _require_finite(name, entry.dtype, moments, pocket.precision)
+    sections[tag] += _moments(*moments, pocket.precision)
     if entry.fixed is not None:
         more["fixed"] = _put_fixed(entry, pocket, sections)
     if entry.prior is not None:
         more["prior"] = _put_prior(entry.prior, pocket, sections["PRIO"])
     kind = "n" if isinstance(entry, MeanField) else "s"
     return HeaderRow(name=name, kind=kind, shape=entry.shape, dtype=entry.dtype, more=more)
+
+
+def _require_finite(name: str, dtype: str, moments: Moments[Array], at: Precision) -> None:
+    """Of the types of a model, float16 alone has a largest number that rounding may exceed."""
+    codes = (at.mu_code, at.sigma_code)
+    if dtype == "float16" and not all(
+        numbers.fits(*part) for part in zip(moments, [dtype] * 2, codes, strict=True)
+    ):
+        raise ArtifactError(
+            f"{name}: a mean or sigma becomes infinite in float16 when it is rounded. "
+            "More bits may do (Precision), or save the model in float32"
+        )
 
 
 def _put_plain(name: str, entry: Plain, pocket: Pocket, section: bytearray) -> HeaderRow:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from pocketbayes.artifact.dense import fixed_mask, fixed_signs, fixed_values
 from pocketbayes.artifact.numbers import Array
@@ -218,9 +217,6 @@ def _require_finite(name: str, like: Tensor, parts: Mapping[str, Tensor]) -> Non
 def _require_match(where: str, pocket: Pocket, model: nn.Module) -> None:
     """The file's tensors must be the model's, by name and shape, and random ones tied where they are in the file."""
     state = {n: t for n, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
-    for name, tensor in state.items():
-        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
-            raise ArtifactError(f"{where}: {name} of the model has no shape yet. Run one forward pass first.")
     learnable = {p.path for p in parameters_with_owners(model) if p.tensor.is_floating_point()}
     differences = [*_differences(pocket, state, learnable)]
     if differences:

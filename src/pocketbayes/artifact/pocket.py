@@ -20,7 +20,7 @@ MAX_CODEBOOK = 65534  # labels and the marks of outliers and blends fit 16 bits
 MAX_BLEND = 255
 ALPHA_STEPS = 65535  # weights of a blend are multiples of 1 / 65535
 SMALLEST_SIGMA = 2.0**-126
-LARGEST = 2.0**127  # what rounding cannot push out of float32
+LARGEST = np.float64(2.0**127)  # what rounding cannot push out of float32; wider than any array it meets
 JSON: TypeAlias = dict[str, Any]
 
 
