@@ -54,8 +54,8 @@ def panel_rule(law: Law) -> QuadratureRule:
 def core_edges(law: Law, tolerance: float = 1e-17) -> Tensor:
     """The law's edges without the outer panels that hold less than `tolerance` of E (1 + z^2)."""
     nodes, weights = law.rule
-    share = (weights * (1 + nodes.square())).nan_to_num(posinf=0.0).view(-1, law.order).sum(1)  # [P]
-    kept = torch.nonzero(share > tolerance).flatten()
+    part = (weights * (1 + nodes.square())).nan_to_num(posinf=0.0).view(-1, law.order).sum(1)  # [P]
+    kept = torch.nonzero(part > tolerance).flatten()
     return law.edges()[int(kept[0]) : int(kept[-1]) + 2]
 
 

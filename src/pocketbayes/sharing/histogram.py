@@ -220,8 +220,8 @@ def make_axis(sample: Tensor, low: float, high: float, bins: int) -> BinnedAxis:
     per_unit = CELLS / (high - low)
     cell = ((sample.double() - low) * per_unit).clamp(0, CELLS - 1).long()
     counts = torch.bincount(cell, minlength=CELLS).double()
-    share = _smooth(counts).pow(1 / 3).cumsum(0)
-    bin_of_cell = (share * (bins / share[-1])).ceil().clamp(1, bins).int() - 1
+    filled = _smooth(counts).pow(1 / 3).cumsum(0)
+    bin_of_cell = (filled * (bins / filled[-1])).ceil().clamp(1, bins).int() - 1
     bin_of_cell = bin_of_cell.unique_consecutive(return_inverse=True)[
         1
     ].int()  # a cell may be wider than a bin

@@ -91,19 +91,19 @@ class Assignment:
         self.rate, self.codebook = replace(self.rate, lambda_=lambda_), fit.codebook
 
     @torch.no_grad()
-    def renew(self, *, share: float = 1.0) -> RateSharing:
+    def renew(self, *, fraction: float = 1.0) -> RateSharing:
         """New labels for the weights as they are now, and the codebook that belongs to them: one step of Lloyd's.
 
-        `share` of lambda is for annealing.  The first time, the codebook is fitted to convergence.
+        A `fraction` of lambda is for annealing.  The first time, the codebook is fitted to convergence.
         """
         mu, sigma = self.latents()
-        rate = replace(self.rate, lambda_=self.rate.lambda_ * share)
+        rate = replace(self.rate, lambda_=self.rate.lambda_ * fraction)
         if self.codebook is None:
             self.codebook = fit_codebook(gather_evidence(mu, sigma), rate).codebook
         sizes = torch.tensor([m.numel() for m in mu], dtype=torch.float64)
         result = label_weights(reopened(self.codebook, sizes), mu, sigma, rate)
         self.codebook = result.fit.codebook
-        if self.max_bits is not None and share == 1.0:
+        if self.max_bits is not None and fraction == 1.0:
             bits = result.fit.bits(rate.outlier_bits or 0.0)
             # Bits fall about as the logarithm of lambda; small steps, since a renewal follows every training step.
             step = min(1.02, max(1 / 1.02, bits / self.max_bits))

@@ -154,7 +154,7 @@ class Merged(NamedTuple):
 def merge_components(mixture: Mixture, how: Merge, gradient: Tensor | None = None) -> Merged:
     """Merge closest pairs, mutual nearest neighbours at a time, until no pair is left that may merge.
 
-    `gradient` [K] is needed with `how.gradient`: each component's mean sensitivity.
+    `gradient` [K] is needed with `how.gradient`: each component's mean Fisher information.
     """
     if how.gradient is not None and (gradient is None or gradient.shape != mixture.log_pi.shape):
         raise ValueError(

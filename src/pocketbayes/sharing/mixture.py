@@ -168,12 +168,12 @@ def _stretches(tiles: Tiles, components: int, floor: float) -> _Standard:
 
 def _one_each(atoms: Atoms, plane: Standardisation) -> Fit:
     """Every atom a component, its variance that within the atom."""
-    share = atoms.n / atoms.n.sum()
+    fraction = atoms.n / atoms.n.sum()
     z, var = (atoms.mean - plane.shift) / plane.scale, atoms.scatter / plane.scale.square() + POINT_FLOOR
-    cov = torch.stack([var[:, 0], torch.zeros_like(share), var[:, 1]], 1)
-    mixture = _Standard(share.log(), z, cov)
-    own = share.log() - math.log(2 * math.pi) - 0.5 * var.log().sum(1)
-    value = float((share * own).sum()) - plane.log_volume
+    cov = torch.stack([var[:, 0], torch.zeros_like(fraction), var[:, 1]], 1)
+    mixture = _Standard(fraction.log(), z, cov)
+    own = fraction.log() - math.log(2 * math.pi) - 0.5 * var.log().sum(1)
+    value = float((fraction * own).sum()) - plane.log_volume
     return Fit(_restore(mixture, plane)._replace(mean=atoms.mean), value, (value,), True)
 
 

@@ -31,9 +31,9 @@ class Standardisation(NamedTuple):
 
     @classmethod
     def of(cls, atoms: Atoms) -> Standardisation:
-        share = (atoms.n / atoms.n.sum())[:, None]
-        shift = (share * atoms.mean).sum(0)
-        scale = (share * ((atoms.mean - shift).square() + atoms.scatter)).sum(0).sqrt()
+        fraction = (atoms.n / atoms.n.sum())[:, None]
+        shift = (fraction * atoms.mean).sum(0)
+        scale = (fraction * ((atoms.mean - shift).square() + atoms.scatter)).sum(0).sqrt()
         size = torch.where(shift == 0, 1.0, shift.abs())
         return cls(shift, torch.where(scale > 1e-12 * size, scale, size))
 

@@ -290,7 +290,7 @@ def weighted_layer(name: str, module: nn.Module) -> WeightedLayer | None:
 
 
 def spread_over(cells: Sequence[Cell | None], positions: int, where: str) -> list[Cell | None]:
-    """Each channel over its share of consecutive positions, as flattening lays them out."""
+    """Each channel over its consecutive positions, as flattening lays them out."""
     copies, rest = divmod(positions, len(cells))
     if rest:
         raise ValueError(
