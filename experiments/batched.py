@@ -21,7 +21,7 @@ from torch.nn.functional import softplus
 from experiments import native
 from experiments.structure_ordered import HALF_LOG_TAU, ordered_biases, ordered_kl, ordered_start
 from pocketbayes.posterior.gaussian import rho_from_sigma
-from pocketbayes.structure import Fixed
+from pocketbayes.structure import FixedPart
 
 START_MU, START_SIGMA = 0.1, math.exp(-3.0)
 TINY = 1e-12  # under square roots of variances
@@ -30,7 +30,7 @@ TINY = 1e-12  # under square roots of variances
 class Plan(NamedTuple):
     """How one network differs from the plain one."""
 
-    fixed: Mapping[str, Fixed] = {}  # by tensor name
+    fixed: Mapping[str, FixedPart] = {}  # by tensor name
     trained: bool = False  # the size c of fixed values +-c is a parameter
     ordered: bool = False  # the biases of every hidden layer are ordered
 

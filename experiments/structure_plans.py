@@ -14,7 +14,7 @@ from pocketbayes import nets
 from pocketbayes.structure import (
     MAP,
     Constant,
-    Fixed,
+    FixedPart,
     Heavy,
     Light,
     Random,
@@ -49,7 +49,7 @@ def weights_of(widths: Sequence[int]) -> list[Weight]:
     return [Weight(f"{2 * i}.weight", (widths[i + 1], widths[i])) for i in range(len(widths) - 1)]
 
 
-def whole_rows(weights: Sequence[Weight]) -> dict[str, Fixed]:
+def whole_rows(weights: Sequence[Weight]) -> dict[str, FixedPart]:
     """As many zeros as `Heavy` fixes, but in whole rows from the last one on: neurons that hear nothing.
 
     The others swap as before, so this is what fewer stochastic weights do while symmetries stay.
@@ -59,7 +59,7 @@ def whole_rows(weights: Sequence[Weight]) -> dict[str, Fixed]:
         count = int(Heavy().mask(layer, weight).sum())
         mask = np.zeros(weight.shape, bool)
         mask.reshape(-1)[mask.size - count :] = True
-        fixed[weight.name] = Fixed({"rule": "rows", "count": count}, mask, np.zeros(weight.shape))
+        fixed[weight.name] = FixedPart({"rule": "rows", "count": count}, mask, np.zeros(weight.shape))
     return fixed
 
 

@@ -37,7 +37,7 @@ from experiments.record import kept, save_figure, summary
 from experiments.structure_ordered import ordered_biases, ordered_kl, ordered_start
 from experiments.structure_plans import Sizes, deterministic_plans, plans, symmetries, weights_of
 from pocketbayes.posterior.weights import stochastic_weights
-from pocketbayes.structure import Constant, Fixed, Heavy, Light, Random, Scheme, Values, Zero, fix_weights
+from pocketbayes.structure import Constant, FixedPart, Heavy, Light, Random, Scheme, Values, Zero, fix_weights
 
 WIDTHS = (3, 6, 5, 2)
 
@@ -52,7 +52,7 @@ def toy_networks(*given: Plan, seed: int = 0) -> Networks:
     return Networks(WIDTHS, given or (Plan(),), seed, torch.float64)
 
 
-def fixed_by(scheme: Scheme, values: Values = Zero()) -> dict[str, Fixed]:
+def fixed_by(scheme: Scheme, values: Values = Zero()) -> dict[str, FixedPart]:
     return fix_weights(weights_of(WIDTHS), scheme, values)
 
 
