@@ -34,9 +34,9 @@ from pocketbayes.sharing.outliers import (
     cluster_sizes,
 )
 from pocketbayes.sharing.rate import (
-    Codebook,
     CodebookFit,
     Rate,
+    RateCode,
     RateSharing,
     fit_bits,
     fit_codebook,
@@ -80,10 +80,10 @@ __all__ = [
     "blended_law",
     "mahalanobis",
     "scalar_law",
-    "Codebook",
     "CodebookFit",
     "Evidence",
     "Rate",
+    "RateCode",
     "RateSharing",
     "coarsen",
     "fit_bits",
