@@ -16,15 +16,8 @@ from pocketbayes.errors import ConvergenceWarning
 from pocketbayes.moments import Codebook
 from pocketbayes.sharing import pairwise
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
-from pocketbayes.sharing.rate import (
-    Rate,
-    RateCode,
-    fit_bits,
-    fit_codebook,
-    label_weights,
-    share_by_rate,
-    sweep,
-)
+from pocketbayes.sharing.labels import label_weights, share_by_rate
+from pocketbayes.sharing.rate import Rate, RateCode, fit_bits, fit_codebook, sweep
 
 
 def network(seed: int = 0, sizes: tuple[int, ...] = (300, 800, 1500)) -> tuple[list[Tensor], list[Tensor]]:
@@ -67,9 +60,7 @@ def test_labels_are_the_cheapest_by_brute_force(lambda_: float, outlier_bits: fl
     mu, sigma = network()
     rate, code = Rate(lambda_=lambda_, outlier_bits=outlier_bits), some_code()
     result = label_weights(code, mu, sigma, rate)
-    expected = [
-        costs(code, i, *layer, rate).argmin(1) for i, layer in enumerate(zip(mu, sigma, strict=True))
-    ]
+    expected = [costs(code, i, *layer, rate).argmin(1) for i, layer in enumerate(zip(mu, sigma, strict=True))]
     used = torch.cat(expected).unique()
     position = {int(k): i for i, k in enumerate(used[used < 9])} | {9: result.fit.codebook.components}
     for label, want in zip(result.labels, expected, strict=True):

@@ -3,6 +3,7 @@
 from pocketbayes.sharing.blend import Blend, Law, blend_weights, blended_law, mahalanobis, scalar_law
 from pocketbayes.sharing.evidence import Evidence, coarsen, gather_evidence
 from pocketbayes.sharing.histogram import Atoms, Histogram, make_grid, make_histogram
+from pocketbayes.sharing.labels import RateSharing, label_weights, share_by_rate
 from pocketbayes.sharing.merge import (
     AbsoluteDistance,
     Barycentre,
@@ -33,17 +34,7 @@ from pocketbayes.sharing.outliers import (
     by_mean,
     cluster_sizes,
 )
-from pocketbayes.sharing.rate import (
-    CodebookFit,
-    Rate,
-    RateCode,
-    RateSharing,
-    fit_bits,
-    fit_codebook,
-    label_weights,
-    share_by_rate,
-    sweep,
-)
+from pocketbayes.sharing.rate import CodebookFit, Rate, RateCode, fit_bits, fit_codebook, sweep
 
 __all__ = [
     "Atoms",

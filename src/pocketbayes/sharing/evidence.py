@@ -93,6 +93,11 @@ def moments(phi: Tensor) -> Pair:
     return u / tau, (n / tau).sqrt_()
 
 
+def sums_by_label(phi: Tensor, label: Tensor, labels: int) -> Tensor:
+    """[labels, 4] the sums of phi [B, 4] by label [B]."""
+    return torch.stack([torch.bincount(label, weights=c, minlength=labels) for c in phi.unbind(1)], 1)
+
+
 def _binned(phi: Iterable[Tensor], mu: Tensor, sigma: Tensor, bins: tuple[int, int]) -> Tensor:
     """Sums of one layer's phi, given in pieces, over the occupied bins of a grid for its mu and sigma."""
     grid = _grid(mu.detach(), sigma.detach(), bins)

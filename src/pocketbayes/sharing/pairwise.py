@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from pocketbayes.sharing.evidence import Evidence, moments
+from pocketbayes.sharing.evidence import Evidence, moments, sums_by_label
 
 COVERED = 0.999  # fraction of the weights in the cells kept; the first assignment finds a place for the rest
 FARTHEST = (1 << 31) - 1  # step of a lattice from zero
@@ -47,9 +47,7 @@ def lattice(evidence: Evidence, lambda_: float, limit: int, *, rare: bool) -> Te
 
 def group(phi: Tensor, layer: Tensor, label: Tensor, layers: int, components: int) -> Tensor:
     """[L, K, 4] the sums of phi [B, 4] by layer and label."""
-    slot = layer * components + label
-    columns = [torch.bincount(slot, weights=c, minlength=layers * components) for c in phi.unbind(1)]
-    return torch.stack(columns, 1).view(layers, components, 4)
+    return sums_by_label(phi, layer * components + label, layers * components).view(layers, components, 4)
 
 
 def join(groups: Tensor, lambda_: float, most: int) -> Tensor:

@@ -8,8 +8,6 @@ and its label costs -ln pi_lk nats in layer l.  Labels, codebook and frequencies
 nats of labels.  D is linear in (tau, tau mu) with tau = 1/sigma^2, so weights enter as sums of these, one atom may
 hold many weights, and every sum over a group of weights is exact.
 
-The codebook is fitted to atoms; then every weight takes the label that is cheapest for itself.
-
 A weight may also be an outlier: it keeps a (mu, sigma) of its own without distortion, for the nats of its bits.
 """
 
@@ -27,17 +25,7 @@ from torch import Tensor
 from pocketbayes.errors import ConvergenceWarning
 from pocketbayes.moments import Codebook
 from pocketbayes.sharing import pairwise
-from pocketbayes.sharing.evidence import (
-    PIECE,
-    Evidence,
-    check,
-    coarsen,
-    gather_evidence,
-    moments,
-    split,
-    statistics,
-)
-from pocketbayes.sharing.mixture import label_dtype
+from pocketbayes.sharing.evidence import PIECE, Evidence, coarsen, moments, sums_by_label
 from pocketbayes.sharing.threads import operators_alone, spread
 
 ROWS = 512  # atoms compared with the codebook at once: their costs stay in the second-level cache
@@ -95,18 +83,6 @@ class CodebookFit(NamedTuple):
         return float(self.label_bits.sum() + outlier_bits * self.outliers.sum())
 
 
-class RateSharing(NamedTuple):
-    """A fit and the label of every weight, in its layer's shape; label K marks an outlier."""
-
-    fit: CodebookFit
-    labels: list[Tensor]
-
-    @property
-    def outliers(self) -> list[Tensor]:
-        """Masks, True where a weight keeps its own (mu, sigma)."""
-        return [label == self.fit.codebook.components for label in self.labels]
-
-
 @operators_alone()
 def fit_codebook(evidence: Evidence, rate: Rate, start: RateCode | None = None) -> CodebookFit:
     """Minimise J by turns over labels, codebook and frequencies, joining components wherever that lowers J.
@@ -133,26 +109,28 @@ def fit_codebook(evidence: Evidence, rate: Rate, start: RateCode | None = None) 
 
 
 def _early(rate: Rate, fraction: float) -> Rate:
-    """A stage with less lambda.  Outliers keep their price in free energy: else a small lambda makes all weights such."""
+    """A stage with less lambda.  Outliers keep their price in free energy: else all weights become such."""
     bits = None if rate.outlier_bits is None else rate.outlier_bits / fraction
-    return replace(rate, lambda_=rate.lambda_ * fraction, outlier_bits=bits, tolerance=max(1e-3, rate.tolerance))
+    return replace(
+        rate, lambda_=rate.lambda_ * fraction, outlier_bits=bits, tolerance=max(1e-3, rate.tolerance)
+    )
 
 
 def _minimise(evidence: Evidence, code: RateCode, rate: Rate) -> CodebookFit:
     history: list[float] = []
     while True:
         groups = _group(evidence, code, rate)
-        history.append(_objective(groups, code, rate))
-        groups = groups[:, _used(groups)]
+        history.append(objective(groups, code, rate))
+        groups = groups[:, used_by(groups)]
         code = best_code(groups, rate)
         if len(history) > 1 and history[-2] - history[-1] <= rate.tolerance * abs(history[-1]):
             shared = pairwise.join(groups[:, :-1], rate.lambda_, rate.components)
             joined = torch.cat([shared, groups[:, -1:]], 1)
             if joined.shape == groups.shape:
-                return _fit(groups, code, history, True)
+                return priced(groups, code, history, True)
             groups, code = joined, best_code(joined, rate)
         if len(history) == rate.max_iterations:
-            return _fit(groups, code, history, False)
+            return priced(groups, code, history, False)
 
 
 def sweep(evidence: Evidence, lambdas: Sequence[float], rate: Rate) -> list[CodebookFit]:
@@ -201,52 +179,6 @@ def _extend(fits: dict[float, CodebookFit], evidence: Evidence, rate: Rate) -> C
     return fits[rate.lambda_]
 
 
-@operators_alone()
-def share_by_rate(
-    mu: Sequence[Tensor], sigma: Sequence[Tensor], rate: Rate, *, start: RateCode | None = None
-) -> RateSharing:
-    """Fit a codebook to layers of weights and label every one of them."""
-    fit = fit_codebook(gather_evidence(mu, sigma), rate, start)
-    return label_weights(fit.code, mu, sigma, rate)
-
-
-@operators_alone()
-def label_weights(
-    code: RateCode, mu: Sequence[Tensor], sigma: Sequence[Tensor], rate: Rate
-) -> RateSharing:
-    """The best label of each weight, then the codebook, frequencies and costs that belong to these labels.
-
-    Labels are those of the codebook returned, which leaves out components without weights.
-    """
-    check(mu, sigma)
-    if len(code.frequency) != len(mu):
-        raise ValueError(f"code: is for {len(code.frequency)} layers, got {len(mu)}.")
-    dtype = label_dtype(code.frequency.shape[1])
-    labels = [torch.empty(m.numel(), dtype=dtype) for m in mu]
-    jobs = [
-        (layer, piece, out)
-        for layer in range(len(mu))
-        for piece, out in zip(split(mu[layer], sigma[layer]), labels[layer].split(PIECE), strict=True)
-    ]
-    price = prices(code, rate)
-
-    def label(job: tuple[int, tuple[Tensor, Tensor], Tensor]) -> Tensor:
-        layer, piece, out = job
-        phi = statistics(*piece)
-        best = cheapest(phi, price[layer])
-        out.copy_(best)
-        return sums_by_label(phi, best, price.shape[2])
-
-    groups = _total(spread(label, jobs), [layer for layer, *_ in jobs], len(mu))
-    objective = _objective(groups, code, rate)
-    used = _used(groups)
-    if not bool(used.all()):
-        groups, number = groups[:, used], (used.cumsum(0) - 1).to(dtype)
-        labels = [number.index_select(0, label.int()) for label in labels]
-    shaped = [label.to(label_dtype(groups.shape[1])).view(m.shape) for label, m in zip(labels, mu, strict=True)]
-    return RateSharing(_fit(groups, best_code(groups, rate), [objective], True), shaped)
-
-
 def _first(evidence: Evidence, rate: Rate) -> RateCode:
     """A lattice, joined to no more components than allowed."""
     groups = pairwise.lattice(evidence, rate.lambda_, 4 * rate.components, rare=rate.outlier_bits is None)
@@ -285,11 +217,6 @@ def cheapest(phi: Tensor, price: Tensor) -> Tensor:
     return best
 
 
-def sums_by_label(phi: Tensor, label: Tensor, labels: int) -> Tensor:
-    """[labels, 4] the sums of phi [B, 4] by label [B]."""
-    return torch.stack([torch.bincount(label, weights=c, minlength=labels) for c in phi.unbind(1)], 1)
-
-
 def _group(evidence: Evidence, code: RateCode, rate: Rate) -> Tensor:
     """[L, K + 1, 4] the sums of phi by layer and best label."""
     price = prices(code, rate)
@@ -299,18 +226,18 @@ def _group(evidence: Evidence, code: RateCode, rate: Rate) -> Tensor:
         layer, phi = job
         return sums_by_label(phi, cheapest(phi, price[layer]), price.shape[2])
 
-    return _total(spread(group, jobs), [layer for layer, _ in jobs], evidence.layers)
+    return total(spread(group, jobs), [layer for layer, _ in jobs], evidence.layers)
 
 
-def _total(sums: list[Tensor], layer: list[int], layers: int) -> Tensor:
+def total(sums: list[Tensor], layer: list[int], layers: int) -> Tensor:
     """[L, K + 1, 4] sums of pieces, added up by layer and always in the same order."""
-    total = torch.zeros(layers, *sums[0].shape, dtype=torch.float64)
+    groups = sums[0].new_zeros(layers, *sums[0].shape)
     for i, part in zip(layer, sums, strict=True):
-        total[i] += part
-    return total
+        groups[i] += part
+    return groups
 
 
-def _used(groups: Tensor) -> Tensor:
+def used_by(groups: Tensor) -> Tensor:
     """[K + 1] which components hold weights; the outliers' column stays, and the first if all weights are outliers."""
     used = groups[..., 0].sum(0) > 0
     used[0] |= not bool(used[:-1].any())
@@ -320,9 +247,9 @@ def _used(groups: Tensor) -> Tensor:
 
 def best_code(groups: Tensor, rate: Rate) -> RateCode:
     """The best code of given groups: precision-weighted means, harmonic means of variances, frequencies."""
-    total = groups[:, :-1].sum(0)
-    empty = total[:, 0] == 0
-    mu, sigma = moments(total)
+    everywhere = groups[:, :-1].sum(0)
+    empty = everywhere[:, 0] == 0
+    mu, sigma = moments(everywhere)
     n = _counts(groups, rate)
     book = Codebook(mu.masked_fill_(empty, 0.0), sigma.masked_fill_(empty, 1.0))
     return RateCode(book, n / n.sum(1, keepdim=True))
@@ -335,7 +262,7 @@ def _counts(groups: Tensor, rate: Rate) -> Tensor:
     return n
 
 
-def _objective(groups: Tensor, code: RateCode, rate: Rate) -> float:
+def objective(groups: Tensor, code: RateCode, rate: Rate) -> float:
     """J in nats of free energy: distortion and lambda times the nats of labels and outliers."""
     nats = -torch.special.xlogy(_counts(groups, rate), code.frequency).sum()
     outliers = groups[:, -1, 0].sum() * (rate.outlier_bits or 0.0) * NATS
@@ -349,7 +276,7 @@ def _distortion(groups: Tensor, book: Codebook[Tensor]) -> Tensor:
     return (0.5 * (var + book.mu.square()) * t - book.mu * u - 0.5 * var.log() * n + c).sum(1)
 
 
-def _fit(groups: Tensor, code: RateCode, history: list[float], converged: bool) -> CodebookFit:
+def priced(groups: Tensor, code: RateCode, history: list[float], converged: bool) -> CodebookFit:
     n = groups[..., 0]
     bits = (torch.special.xlogy(n.sum(1), n.sum(1)) - torch.special.xlogy(n, n).sum(1)) / NATS
     return CodebookFit(code, _distortion(groups, code.codebook), bits, n[:, -1], tuple(history), converged)
