@@ -21,7 +21,7 @@ class Affine(NamedTuple):
         return value if self.shift is None else value + self.shift
 
 
-class _Tracer(fx.Tracer):
+class _LocalTracer(fx.Tracer):
     """fx's tracer without its side effects on other threads.
 
     `fx.Tracer.trace` replaces methods of nn.Module itself, so any module that runs meanwhile is recorded, or fails.
@@ -77,7 +77,7 @@ def trace(plain: nn.Module) -> fx.GraphModule | None:
     """
     for children_are_leaves in (False, True) if isinstance(plain, nn.Sequential) else (False,):
         try:
-            return fx.GraphModule(plain, _Tracer(children_are_leaves=children_are_leaves).trace(plain))
+            return fx.GraphModule(plain, _LocalTracer(children_are_leaves=children_are_leaves).trace(plain))
         except Exception:  # tracing runs the user's code on proxies: it may fail in any way
             continue
     return None

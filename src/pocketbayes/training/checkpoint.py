@@ -20,7 +20,7 @@ from pocketbayes.runs.resume import require_same
 from pocketbayes.training.history import Epoch, History
 
 if TYPE_CHECKING:
-    from pocketbayes.training.loop import Run
+    from pocketbayes.training.loop import TrainingRun
 
 ADVICE = "Call fit with the same arguments, or delete the file to start afresh."
 
@@ -34,7 +34,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def save(path: Path, run: Run) -> None:
+def save(path: Path, run: TrainingRun) -> None:
     """Everything that the rest of the run depends on, in one file."""
     state, on_step = run.state, run.task.on_step
     tree = {
@@ -52,7 +52,7 @@ def save(path: Path, run: Run) -> None:
     save_checkpoint(path, tree)
 
 
-def resume(path: Path, run: Run) -> None:
+def resume(path: Path, run: TrainingRun) -> None:
     """Put the run where it was when the checkpoint was written; a bad file is refused before the model is touched."""
     _warn_of_streams(run.task.loader)
     tree = load_checkpoint(path)

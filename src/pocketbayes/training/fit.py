@@ -19,7 +19,7 @@ from pocketbayes.posterior.priors import Prior, scale_of
 from pocketbayes.posterior.weights import require_bayesian, stochastic_weights, unwrap
 from pocketbayes.runs import randomness
 from pocketbayes.training.history import Epoch, History, Settings
-from pocketbayes.training.loop import OptimizerFactory, Run, ScheduleFactory, Task, train
+from pocketbayes.training.loop import OptimizerFactory, ScheduleFactory, Task, TrainingRun, train
 from pocketbayes.training.objective import kl_divergence
 
 
@@ -123,7 +123,7 @@ def fit(
     )
     path = None if checkpoint is None else Path(checkpoint)
     with randomness.forked():
-        run = Run(task, settings, optimizer, schedule)
+        run = TrainingRun(task, settings, optimizer, schedule)
         return train(
             run, path=path, checkpoint_seconds=checkpoint_seconds, progress=progress, on_epoch=on_epoch
         )
@@ -197,7 +197,7 @@ def fit_map(
     )
     path = None if checkpoint is None else Path(checkpoint)
     with randomness.forked():
-        run = Run(task, settings, optimizer, schedule)
+        run = TrainingRun(task, settings, optimizer, schedule)
         return train(
             run, path=path, checkpoint_seconds=checkpoint_seconds, progress=progress, on_epoch=on_epoch
         )

@@ -21,7 +21,7 @@ from pocketbayes.data.loaders import EMPTY, length
 from pocketbayes.likelihood import Batch, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.weights import StochasticWeight, unwrap
-from pocketbayes.prediction.predict import evaluate
+from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.progress import bar
@@ -63,7 +63,7 @@ class State:
     history: History = field(default_factory=History)
 
 
-class Run:
+class TrainingRun:
     """One training run: a task, its settings, how far it is, and the small steps that `train` is made of."""
 
     def __init__(
@@ -241,7 +241,7 @@ class Run:
 
 
 def train(
-    run: Run,
+    run: TrainingRun,
     *,
     path: Path | None,
     checkpoint_seconds: float,
