@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from pocketbayes.likelihood import (
     unpack,
 )
 from pocketbayes.progress import track
+
+if TYPE_CHECKING:
+    from pocketbayes.data import Scaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,21 @@ class Regression:
     epistemic_var: Tensor
     draws: Tensor | None = None  # [S, N, ...] means, on request
     sigmas: Tensor | None = None  # [S, N, ...] noise of each draw, on request
+
+
+def in_units(answer: Regression, scaling: Scaling | None) -> Regression:
+    """A prediction of standardised targets in the units of the data, float64."""
+    if scaling is None:
+        return answer
+    mean, std = scaling.mean.double(), scaling.std.double()
+    return replace(
+        answer,
+        mean=answer.mean * std + mean,
+        var=answer.var * std.square(),
+        epistemic_var=answer.epistemic_var * std.square(),
+        draws=None if answer.draws is None else answer.draws * std + mean,
+        sigmas=None if answer.sigmas is None else answer.sigmas * std,
+    )
 
 
 def predict(

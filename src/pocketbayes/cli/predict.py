@@ -15,7 +15,7 @@ from pocketbayes.cli.card import Card, open_model
 from pocketbayes.cli.entry import app, examples
 from pocketbayes.cli.inputs import read_inputs
 from pocketbayes.cli.output import console, emit, rows_table, say
-from pocketbayes.cli.scores import NORMAL_95, in_units
+from pocketbayes.cli.scores import NORMAL_95
 from pocketbayes.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ def _classes(names: Sequence[str], answer: Predictive, card: Card, top: int) -> 
 
 def _values(names: Sequence[str], answer: Regression, card: Card) -> list[Row]:
     """A row for each target of each input, in the units of the data."""
+    from pocketbayes.prediction import in_units
+
     answer = in_units(answer, card.target_scaling)
     mean, sigma, epistemic = (
         t.flatten(1) for t in (answer.mean, answer.var.sqrt(), answer.epistemic_var.sqrt())

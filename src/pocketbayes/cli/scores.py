@@ -83,26 +83,10 @@ def foreign_scores(answer: Predictive, foreign: Predictive) -> dict[str, float]:
     }
 
 
-def in_units(answer: Regression, scaling: Scaling | None) -> Regression:
-    """A prediction of standardised targets in the units of the data, float64."""
-    from dataclasses import replace
-
-    if scaling is None:
-        return answer
-    mean, std = scaling.mean.double(), scaling.std.double()
-    return replace(
-        answer,
-        mean=answer.mean * std + mean,
-        var=answer.var * std.square(),
-        epistemic_var=answer.epistemic_var * std.square(),
-        draws=None if answer.draws is None else answer.draws * std + mean,
-        sigmas=None if answer.sigmas is None else answer.sigmas * std,
-    )
-
-
 def regression_scores(answer: Regression, targets: Tensor, scaling: Scaling | None) -> dict[str, float]:
     """RMSE, NLL (of all targets of an example together), mean sigmas, and how often 95 % intervals hold the truth."""
     from pocketbayes import metrics
+    from pocketbayes.prediction import in_units
 
     answer, y = in_units(answer, scaling), targets.double()
     assert answer.draws is not None and answer.sigmas is not None
