@@ -20,7 +20,7 @@ import pytest
 import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.report import Story, gather, write_figures, write_page
-from pocketbayes.report.charts import CONFIG, VEGA_LITE, specification
+from pocketbayes.report.charts import THEME, VEGA_LITE, specification
 from pocketbayes.report.page import figures, inert
 from pocketbayes.report.story import Cloud, Curve, Threshold, TrainingCurve, WeightPlane
 from pocketbayes.report.words import plain_words
@@ -271,7 +271,7 @@ def test_vega_draws_something_in_every_figure(story: Story, fitted: Case) -> Non
 
     regression = gather(fitted.model, fitted.file, fitted.test, **fitted.options())
     for figure in [*figures(story), *figures(regression)]:
-        compiled = vl_convert.vegalite_to_vega({**specification(figure), "config": CONFIG}, VEGA_LITE)
+        compiled = vl_convert.vegalite_to_vega({**specification(figure), "config": THEME}, VEGA_LITE)
         assert compiled["marks"] and any(source.get("values") for source in compiled["data"])
 
 
@@ -324,7 +324,7 @@ def test_settings_are_in_plain_words_and_those_not_given_are_left_out() -> None:
         "calibrate σ on validation data": "yes",
         "batch size": "128",
         "learning rate": "0.002",
-        "mean": "0.5, 1",
+        "mean of the inputs": "0.5, 1",
     }
 
 

@@ -7,22 +7,8 @@ import math
 import altair as alt
 import numpy as np
 
-from pocketbayes.report.charts import (
-    AFTER,
-    INK,
-    ROW,
-    Chart,
-    Figure,
-    clean,
-    colour,
-    data,
-    diagonal,
-    fraction,
-    hills,
-    lines,
-    names,
-    number,
-)
+from pocketbayes.report import charts
+from pocketbayes.report.charts import AFTER, INK, ROW, Chart, Figure, clean, colour, data, fraction
 from pocketbayes.report.story import ClassBox, Story, Threshold
 
 MOST_CLASSES = 40  # in one figure
@@ -45,7 +31,7 @@ def reliability(story: Story) -> Figure | None:
         look="Each disc is a group of predictions, larger for more. On the dashed line their confidence can be "
         "believed; below it the network is too sure, above it too careful.",
         spoken="Reliability diagram. " + _spoken(story, "ece", "Calibration error"),
-        chart=alt.layer(diagonal(x, y), discs),
+        chart=alt.layer(charts.diagonal(x, y), discs),
     )
 
 
@@ -57,12 +43,10 @@ def risk(story: Story) -> Figure | None:
         return None
     classes, mark, curve = story.classes is not None, story.threshold, story.risk["after"]
     what = "wrong answers" if classes else f"RMSE ({story.unit})"
-    x, y = (
-        alt.X(**fraction("inputs answered")),
-        alt.Y(f"{what}:Q", axis=alt.Axis(format=".2~%" if classes else ".4~g")),
-    )
+    x = alt.X(**fraction("inputs answered"))
+    y = alt.Y(f"{what}:Q", axis=alt.Axis(format=".2~%" if classes else ".4~g"))
     rows = {side: {"inputs answered": c.x, what: c.y} for side, c in story.risk.items()}
-    chart = lines(rows, x, y, dots=False)
+    chart = charts.lines(rows, x, y, dots=False)
     look = (
         "Going left, the least certain inputs are left unanswered: a useful uncertainty makes the line fall."
     )
@@ -73,27 +57,23 @@ def risk(story: Story) -> Figure | None:
         chart = alt.layer(chart, *_threshold(mark, x, y))
     elif mark is not None:
         look += f" No answer reaches the file's threshold, {mark.confidence:.1%}."
-    half = float(np.interp(0.5, curve.x, curve.y))
+    half = f"{np.interp(0.5, *curve):{'.1%' if classes else '.3f'}}"
     return Figure(
         name="risk_coverage",
         title="What if it may say “not sure”?",
         look=look,
-        spoken=f"Risk-coverage curve. Answering the surer half of the inputs, the {what} are "
-        f"{f'{half:.1%}' if classes else f'{half:.3f}'}.",
+        spoken=f"Risk-coverage curve. Answering the surer half of the inputs, the {what} are {half}.",
         chart=chart,
     )
 
 
 def _threshold(mark: Threshold, x: alt.X, y: alt.Y) -> tuple[alt.Chart, alt.Chart]:
-    """A dot where the file's own threshold stands, and its words."""
-    row = {
-        "inputs answered": [mark.answered],
-        "wrong answers": [mark.risk],
-        "said": [f"“not sure” below {mark.confidence:.1%}"],
-    }
-    dot = alt.Chart(data({"": row})).encode(x, y)
-    words = dot.mark_text(align="right", dx=-10, dy=-12, color=INK, fontSize=12)
-    return dot.mark_circle(size=110, color=INK, opacity=1), words.encode(text="said:N")
+    """A dot where the file's own threshold stands, and its words in the corner that curves leave free."""
+    said = f"● “not sure” below {mark.confidence:.1%}"
+    row = {"inputs answered": [mark.answered], "wrong answers": [mark.risk], "said": [said]}
+    dot = alt.Chart(data({"": row}))
+    words = dot.mark_text(tooltip=None).encode(x=alt.value(12), y=alt.value(14), text="said:N")
+    return dot.mark_circle(size=110, color=INK, opacity=1).encode(x, y), words
 
 
 def confidence(story: Story) -> Figure | None:
@@ -119,33 +99,30 @@ def confidence(story: Story) -> Figure | None:
 
 def _boxes(boxes: tuple[ClassBox, ...]) -> Chart:
     """Quantiles of the confidence by class, and its means over right and over wrong answers."""
-    named, y, spread = (
-        [clean(box.name, 200) for box in boxes],
-        names("class"),
+    named, y = [clean(box.name, 200) for box in boxes], charts.names("class")
+    spread = zip(
         ("5 %", "25 %", "median", "75 %", "95 %"),
+        zip(*(box.quantiles for box in boxes), strict=True),
+        strict=True,
     )
-    quantiles = dict(zip(spread, np.stack([box.quantiles for box in boxes]).T, strict=True))
-    box = alt.Chart(data({"": {"class": named, **quantiles}})).encode(y)
-    means = {
-        f"mean when {key}": {
-            "class": named,
-            "confidence": np.array([getattr(box, key) for box in boxes]),
-            "right answers": np.array([box.accuracy for box in boxes]),
-            "test examples": np.array([box.size for box in boxes]),
-        }
-        for key in ("right", "wrong")
+    box = alt.Chart(data({"": {"class": named, **dict(spread)}})).encode(y)
+    each = {
+        "class": named,
+        "right answers": [b.accuracy for b in boxes],
+        "test examples": [b.size for b in boxes],
     }
+    rows = {
+        "mean when right": {**each, "confidence": [b.right for b in boxes]},
+        "mean when wrong": {**each, "confidence": [b.wrong for b in boxes]},
+    }
+    shares = [alt.Tooltip(f"{column}:Q", format=".1%") for column in ("confidence", "right answers")]
     x = alt.X("confidence:Q", axis=alt.Axis(format=".1~%"), scale=alt.Scale(domainMax=1, zero=False))
-    dots = (
-        alt.Chart(data(means)).mark_circle(size=60, opacity=1).transform_filter("isValid(datum.confidence)")
-    )
-    detail = [alt.Tooltip("right answers:Q", format=".1%"), alt.Tooltip("test examples:Q", format=",")]
-    told = ["class:N", "series:N", alt.Tooltip("confidence:Q", format=".1%"), *detail]
+    dots = alt.Chart(data(rows)).mark_circle(size=60, opacity=1).transform_filter("isValid(datum.confidence)")
     return alt.layer(
         box.mark_rule(color=AFTER, opacity=0.6).encode(x=alt.X("5 %:Q", title="confidence"), x2="95 %"),
         box.mark_bar(color=AFTER, opacity=0.35, height=12).encode(x="25 %:Q", x2="75 %"),
         box.mark_tick(color=AFTER, thickness=2, height=12).encode(x="median:Q"),
-        dots.encode(x, y, colour(means), tooltip=told),
+        dots.encode(x, y, colour(rows), tooltip=["class:N", "series:N", *shares, "test examples:Q"]),
     )
 
 
@@ -162,7 +139,7 @@ def entropies(story: Story) -> Figure | None:
         look="The less the two areas overlap, the better the network tells its own kind of input from others.",
         spoken="Histogram of predictive entropy. "
         + _spoken(story, "auroc", "Area under the ROC curve, test data against out-of-distribution inputs,"),
-        chart=hills(story.entropies, alt.X("x:Q", title="entropy (nats)"), y),
+        chart=charts.hills(story.entropies, alt.X("x:Q", title="entropy (nats)"), y),
     )
 
 
@@ -173,11 +150,13 @@ def predicted(story: Story) -> Figure | None:
     if story.intervals is None:
         return None
     i, true, said = story.intervals, f"true ({story.unit})", f"predicted ({story.unit})"
-    low, high = i.mean - 1.96 * i.sigma, i.mean + 1.96 * i.sigma
-    x, y = alt.X(**number(true)), alt.Y(**number(said))
-    points = alt.Chart(data({"": {true: i.truth, said: i.mean, "95 % from": low, "to": high}})).encode(x)
+    x, y, half = alt.X(**charts.number(true)), alt.Y(**charts.number(said)), 1.96 * i.sigma
+    rows = {"": {true: i.truth, said: i.mean, "95 % from": i.mean - half, "to": i.mean + half}}
+    points = alt.Chart(data(rows)).encode(
+        x, tooltip=[alt.Tooltip(f"{column}:Q", format=".4~g") for column in rows[""]]
+    )
+    bars = points.mark_rule(color=AFTER, opacity=0.35).encode(y=alt.Y("95 % from:Q", title=said), y2="to")
     ends = min(i.truth.min(), i.mean.min()), max(i.truth.max(), i.mean.max())
-    told = [alt.Tooltip(f"{column}:Q", format=".4~g") for column in (true, said, "95 % from", "to")]
     return Figure(
         name="predicted_and_true",
         title="Predicted and true",
@@ -186,11 +165,7 @@ def predicted(story: Story) -> Figure | None:
         spoken="Scatter plot of predictions with 95 % intervals against the truth. "
         + _spoken(story, "rmse", "RMSE"),
         chart=alt.layer(
-            diagonal(x, y, *map(float, ends)),
-            points.mark_rule(color=AFTER, opacity=0.35, tooltip=None).encode(
-                y=alt.Y("95 % from:Q", title=said), y2="to"
-            ),
-            points.mark_circle(color=AFTER, size=32, opacity=0.8).encode(y, tooltip=told),
+            charts.diagonal(x, y, *map(float, ends)), bars, points.mark_circle(color=AFTER, size=32).encode(y)
         ),
     )
 
@@ -208,7 +183,7 @@ def coverage(story: Story) -> Figure | None:
         look=f"Here they hold {inside:.1%}. On the dashed line intervals can be believed; below it they are too "
         "narrow, above it too wide.",
         spoken=f"Calibration of intervals. Those of 90 % hold {inside:.1%} of the targets.",
-        chart=alt.layer(diagonal(x, y), lines(rows, x, y)),
+        chart=alt.layer(charts.diagonal(x, y), charts.lines(rows, x, y)),
     )
 
 

@@ -21,6 +21,7 @@ import vl_convert
 from pocketbayes.report.story import Densities
 
 STYLE = files("pocketbayes.report").joinpath("page.css").read_text(encoding="utf-8")
+THEME = json.loads(files("pocketbayes.report").joinpath("theme.json").read_text(encoding="utf-8"))
 LIGHT: dict[str, str] = dict(re.findall(r"--(\w+): light-dark\((#\w+),", STYLE))
 COLOURS = {
     "before": "before",
@@ -37,19 +38,8 @@ COLOURS = {
     "validation NLL": "after",
     "KL": "blend",
 }
-INK, MUTED, GRID, AFTER = (f"var(--{name})" for name in ("ink", "muted", "grid", "after"))
+INK, MUTED, AFTER = "var(--ink)", "var(--muted)", "var(--after)"
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-AXIS = {"labelColor": MUTED, "titleColor": MUTED, "gridColor": GRID, "domainColor": GRID, "tickColor": GRID}
-FONT = {"labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal"}
-CONFIG = {
-    "font": "system-ui, sans-serif",
-    "background": "transparent",
-    "view": {"stroke": None},
-    "axis": {**AXIS, **FONT, "labelLimit": 150, "tickCount": 6},
-    "legend": {"orient": "bottom", "title": None, "labelColor": INK, "symbolOpacity": 1, **FONT},
-    "title": {"color": INK, "subtitleColor": MUTED, "anchor": "start", "offset": 14},
-    "mark": {"tooltip": {"content": "encoding"}},
-}
 ROW = 24  # pixels of a row, where a chart has rows
 FORMATS = ("svg", "png", "pdf")
 FILE_WIDTH = {False: 560, True: 820}  # pixels of a figure in a file: usual, wide
@@ -85,7 +75,7 @@ def picture(figure: Figure, kind: str) -> bytes:
     width = FILE_WIDTH[figure.wide]
     found = specification(figure, width)
     found["title"] = {"text": figure.title, "subtitle": textwrap.wrap(figure.look, width // 7)}
-    found |= {"config": {**CONFIG, "background": LIGHT["card"]}, "padding": 12}
+    found |= {"config": {**THEME, "background": LIGHT["card"]}, "padding": 12}
     text = re.sub(r"var\(--([a-z]+)\)", lambda name: LIGHT.get(name[1], name[0]), json.dumps(found))
     if kind == "png":
         return vl_convert.vegalite_to_png(text, VEGA_LITE, scale=2.0)
@@ -98,7 +88,7 @@ def picture(figure: Figure, kind: str) -> bytes:
 
 
 def data(series: Mapping[str, Mapping[str, Any]]) -> alt.InlineData:
-    """Rows from the columns of every series, its name in the column "series"; a text may stand for a column of it.
+    """Rows from the columns of every series, its name in the column "series".
 
     The names of the other columns are what axes and tooltips say.
     """
@@ -111,23 +101,17 @@ def data(series: Mapping[str, Mapping[str, Any]]) -> alt.InlineData:
 
 def _plain(column: Iterable[Any]) -> list[Any]:
     """Five digits of every number, nothing for NaN."""
-    return [_short_number(v) if isinstance(v, float) else v for v in np.asarray(column).tolist()]
-
-
-def _short_number(value: float) -> float | None:
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+    values = np.asarray(column).tolist()
+    return [(float(f"{v:.5g}") if math.isfinite(v) else None) if isinstance(v, float) else v for v in values]
 
 
 def clean(text: object, most: int = 2000) -> str:
     """Text from a file: one line, nothing that a terminal, a page or XML would stumble on, not endless."""
-    line = "".join(
-        c
-        if c.isprintable() or c == "\N{NO-BREAK SPACE}"
-        else " "
-        if c.isspace()
-        else "\N{REPLACEMENT CHARACTER}"
+    kept = [
+        c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else " " if c.isspace() else "�"
         for c in str(text)[: most + 1]
-    )
+    ]
+    line = "".join(kept)
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
@@ -141,11 +125,8 @@ def fraction(column: str) -> dict[str, Any]:
 
 def number(column: str, format: str = ".4~g", **scale: Any) -> dict[str, Any]:
     """What X or Y takes for a column of numbers, whose axis need not start at zero."""
-    return {
-        "shorthand": f"{column}:Q",
-        "axis": alt.Axis(format=format),
-        "scale": alt.Scale(**scale or {"zero": False}),
-    }
+    axis, scaled = alt.Axis(format=format), alt.Scale(**scale or {"zero": False})
+    return {"shorthand": f"{column}:Q", "axis": axis, "scale": scaled}
 
 
 def colour(shown: Iterable[str]) -> alt.Color:
@@ -158,18 +139,16 @@ def colour(shown: Iterable[str]) -> alt.Color:
 
 def names(column: str) -> alt.Y:
     """An axis of names from top to bottom, the middle of long ones left out."""
-    short = (
-        "length(datum.label) > 22 ? slice(datum.label, 0, 10) + '…' + slice(datum.label, -11) : datum.label"
-    )
-    axis = alt.Axis(labelExpr=short, ticks=False, domain=False, grid=False, title=None)
+    short = "slice(datum.label, 0, 10) + '…' + slice(datum.label, -11)"
+    label = f"length(datum.label) > 22 ? {short} : datum.label"
+    axis = alt.Axis(labelExpr=label, ticks=False, domain=False, grid=False, title=None)
     return alt.Y(f"{column}:N", sort=None, axis=axis)
 
 
 def diagonal(x: alt.X, y: alt.Y, low: float = 0.0, high: float = 1.0) -> alt.Chart:
     """The dashed line where x is y."""
-    columns = {channel.shorthand.partition(":")[0]: [low, high] for channel in (x, y)}
-    ends = alt.Chart(data({"": columns})).encode(x=x, y=y)
-    line: alt.Chart = ends.mark_line(color=MUTED, strokeDash=[5, 4], strokeWidth=1.2, tooltip=None)
+    ends = alt.Chart(data({"": {channel.shorthand.partition(":")[0]: [low, high] for channel in (x, y)}}))
+    line: alt.Chart = ends.encode(x, y).mark_line(color=MUTED, strokeDash=[5, 4], tooltip=None)
     return line
 
 
@@ -193,19 +172,16 @@ def rules(x: alt.X, places: Iterable[float], said: Iterable[str]) -> Chart:
     """Dashed vertical lines with words at their tops."""
     column = x.shorthand.partition(":")[0]
     chart = alt.Chart(data({"": {column: places, "said": said}})).encode(x=x)
-    text = chart.mark_text(align="left", dx=4, dy=8, color=MUTED, tooltip=None)
-    return alt.layer(
-        chart.mark_rule(color=MUTED, strokeDash=[2, 3], tooltip=None),
-        text.encode(y=alt.value(0), text="said:N"),
-    )
+    text = chart.mark_text(dx=4, dy=8, color=MUTED, tooltip=None).encode(y=alt.value(0), text="said:N")
+    return alt.layer(chart.mark_rule(strokeDash=[2, 3], tooltip=None), text)
 
 
 def bars(columns: Mapping[str, Any], length: str, said: Iterable[str]) -> Chart:
     """Horizontal bars by the first column, from top to bottom, with words at their ends; hovering says all columns."""
-    ends = alt.Scale(domain=[0, 1.22 * max(*columns[length], 1e-9)], nice=False)
+    ends = alt.Scale(domain=[0, 1.4 * max(*columns[length], 1e-9)], nice=False)
     name, *numbers = columns
     told = [alt.Tooltip(f"{name}:N"), *(alt.Tooltip(f"{column}:Q", format=",.2~f") for column in numbers)]
     chart = alt.Chart(data({"": {**columns, "said": said}}))
     chart = chart.encode(alt.X(f"{length}:Q", scale=ends), names(name), tooltip=told)
-    text = chart.mark_text(align="left", dx=5, color=INK, fontSize=12).encode(text="said:N")
+    text = chart.mark_text(dx=5).encode(text="said:N")
     return alt.layer(chart.mark_bar(color=AFTER, height={"band": 0.7}), text)

@@ -24,18 +24,9 @@ from PIL import Image
 
 from pocketbayes.files import write_atomically
 from pocketbayes.report import answer_charts as answers
+from pocketbayes.report import charts, words
 from pocketbayes.report import weight_charts as weights
-from pocketbayes.report import words
-from pocketbayes.report.charts import (
-    CONFIG,
-    FORMATS,
-    STYLE,
-    VEGA_LITE,
-    Figure,
-    clean,
-    picture,
-    specification,
-)
+from pocketbayes.report.charts import FORMATS, Figure, clean
 from pocketbayes.report.story import Picture, Story
 
 LARGEST = 64  # pixels of an image's longer side
@@ -77,7 +68,7 @@ def write_figures(
     for figure in figures(story):
         for kind in formats:
             written.append(target / f"{figure.name}.{kind}")
-            write_atomically(written[-1], picture(figure, kind))
+            write_atomically(written[-1], charts.picture(figure, kind))
     return written
 
 
@@ -95,7 +86,10 @@ def page(story: Story) -> str:
     """The whole page."""
     chapters, script = _chapters(story), _script()
     found = {figure.name: figure for chapter in chapters.values() for figure in chapter}
-    drawn = {"config": CONFIG, "figures": {name: specification(figure) for name, figure in found.items()}}
+    drawn = {
+        "config": charts.THEME,
+        "figures": {name: charts.specification(figure) for name, figure in found.items()},
+    }
     return _template().render(
         story=story,
         found=found,
@@ -105,7 +99,7 @@ def page(story: Story) -> str:
         settings=words.plain_words(story.settings),
         notes=words.plain_words(story.facts),
         data=Markup(inert(drawn)),
-        style=Markup(STYLE),
+        style=Markup(charts.STYLE),
         script=Markup(script),
         policy=_policy(script),
     )
@@ -134,7 +128,7 @@ def inert(data: Any) -> str:
 def _script() -> str:
     """Vega and the script of the page, in one."""
     drawing = files("pocketbayes.report").joinpath("page.js").read_text(encoding="utf-8")
-    return str(vl_convert.javascript_bundle(drawing, VEGA_LITE))
+    return str(vl_convert.javascript_bundle(drawing, charts.VEGA_LITE))
 
 
 def _policy(script: str) -> str:

@@ -93,6 +93,12 @@ class WeightPlane(NamedTuple):
         }
         return {name: cloud for name, cloud in named.items() if cloud is not None}
 
+    def size(self, cloud: Cloud) -> Array:
+        """How many weights each point of a cloud stands for."""
+        return (
+            self.members if cloud is self.components and self.members is not None else np.ones(len(cloud.mu))
+        )
+
 
 class Intervals(NamedTuple):
     """Regression: a sample of the predictions, in the story's unit, and how often intervals hold the truth."""

@@ -9,36 +9,11 @@ import altair as alt
 import numpy as np
 
 from pocketbayes.artifact import TensorSummary
-from pocketbayes.report.charts import (
-    ROW,
-    Chart,
-    Figure,
-    bars,
-    clean,
-    colour,
-    data,
-    hills,
-    lines,
-    number,
-    rules,
-)
+from pocketbayes.report import charts
+from pocketbayes.report.charts import ROW, Chart, Figure, clean, colour, data, lines, number, rules
 from pocketbayes.report.story import Story, WeightPlane
+from pocketbayes.report.words import SECTIONS
 
-SECTIONS = {
-    "HEAD": "header",
-    "FREQ": "label frequencies",
-    "LABL": "labels",
-    "CODE": "codebook",
-    "OUTL": "outliers",
-    "BLND": "blends",
-    "NORM": "unshared weights",
-    "MASK": "masks",
-    "FIXD": "fixed weights",
-    "PLAN": "biases, norms",
-    "PRIO": "priors",
-    "XTRA": "noise tables",
-    "frame": "checksums",
-}
 MOST_LAYERS = 40  # in one figure
 
 
@@ -50,30 +25,24 @@ def plane(story: Story) -> Figure | None:
     clouds = {} if p is None else p.clouds()
     if p is None or not clouds:
         return None
-    members = {"components": p.members} if p.members is not None else {}
     rows = {
-        name: {
-            "mean μ": c.mu,
-            "standard deviation σ": c.sigma,
-            "weights": members.get(name, np.ones(len(c.mu))),
-        }
+        name: {"mean μ": c.mu, "standard deviation σ": c.sigma, "weights": p.size(c)}
         for name, c in clouds.items()
     }
-    largest = max(float(columns["weights"].max()) for columns in rows.values())
+    most = max(float(columns["weights"].max()) for columns in rows.values())
     x = alt.X(**number("mean μ", zero=False, nice=False, padding=30))
     y = alt.Y(**number("standard deviation σ", ".3~g", type="log", nice=False, padding=20))
-    size = alt.Size(
-        "weights:Q", scale=alt.Scale(domain=[1, max(largest, 100.0)], range=[14, 600]), legend=None
-    )
-    points = alt.Chart(data(rows)).mark_circle(opacity=0.6, clip=True).encode(x, y, size, colour(rows))
+    area = alt.Scale(domain=[1, max(most, 100.0)], range=[14, 600])
+    points = alt.Chart(data(rows)).mark_circle(opacity=0.6, clip=True)
+    points = points.encode(x, y, colour(rows), alt.Size("weights:Q", scale=area, legend=None))
     # A finger has to be able to scroll past, and so has a wheel.
     move = "[pointerdown[event.pointerType !== 'touch'], window:pointerup] > window:pointermove!"
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey]", translate=move)
-    tails = [rules(x, p.tails, ("1 % of the means below", "99 %"))] if p.tails is not None else []
+    tails = [rules(x, p.tails, ("", ""))] if p.tails is not None else []
     return Figure(
         name="plane",
         title="The weights: mean μ and standard deviation σ",
-        look=_look(p) + " Drag to move, Ctrl and the wheel to zoom.",
+        look=_look(p),
         spoken="Plane of means and standard deviations with "
         + ", ".join(f"{cloud.total:,} {name}" for name, cloud in clouds.items())
         + ".",
@@ -84,19 +53,20 @@ def plane(story: Story) -> Figure | None:
 
 
 def _look(p: WeightPlane) -> str:
-    look = (
+    look = [
         "Each dot is the Gaussian of a weight: those high up are hardly needed, those low down must be exact."
-    )
+    ]
     if p.components is not None:
-        look = "Each blue disc is a Gaussian that weights share, the larger the more."
-        look += (
-            " Red weights were too important or too far out to share one." if p.outliers is not None else ""
-        )
-        look += " Yellow ones mix several." if p.blends is not None else ""
-    for name, cloud in p.clouds().items():
-        if len(cloud.mu) < cloud.total:
-            look += f" Of {cloud.total:,} {name}, {len(cloud.mu):,} are shown."
-    return look
+        look = ["Each blue disc is a Gaussian that weights share, the larger the more."]
+    if p.outliers is not None:
+        look.append("Red weights were too important or too far out to share one.")
+    if p.blends is not None:
+        look.append("Yellow ones mix several.")
+    if p.tails is not None:
+        look.append("Between the dotted lines are 98 % of the means.")
+    cut = {name: cloud for name, cloud in p.clouds().items() if len(cloud.mu) < cloud.total}
+    look += [f"Of {cloud.total:,} {name}, {len(cloud.mu):,} are shown." for name, cloud in cut.items()]
+    return " ".join([*look, "Drag to move, Ctrl and the wheel to zoom."])
 
 
 def weights(story: Story) -> Figure | None:
@@ -112,7 +82,7 @@ def weights(story: Story) -> Figure | None:
         title="The weights: how they are spread",
         look=look,
         spoken=f"Density of the weights, most of them between {edges[0]:.3g} and {edges[-1]:.3g}.",
-        chart=hills(story.weights, x, alt.Y("y:Q", title="density")),
+        chart=charts.hills(story.weights, x, alt.Y("y:Q", title="density")),
         wide=True,
         height=240,
     )
@@ -134,7 +104,7 @@ def sections(story: Story) -> Figure | None:
         title="Bytes by section",
         look=f"The longest bar, {named[0]}, is where a smaller file has the most to save.",
         spoken=f"Bytes by section, {total:,} in all: {listed}.",
-        chart=bars(columns, "bytes", said),
+        chart=charts.bars(columns, "bytes", said),
         height=ROW * len(named),
     )
 
@@ -158,7 +128,7 @@ def layers(story: Story) -> Figure | None:
         title="Bits per weight, layer by layer",
         look="An uncompressed network spends 32 bits on each weight; the shorter a bar, the less that layer needed.",
         spoken=f"Bits per weight: {listed}.",
-        chart=bars({"layer": list(named), **columns}, "bits per weight", said),
+        chart=charts.bars({"layer": list(named), **columns}, "bits per weight", said),
         height=ROW * len(said),
     )
 
@@ -166,13 +136,8 @@ def layers(story: Story) -> Figure | None:
 def _sums(group: Sequence[TensorSummary]) -> tuple[float, ...]:
     """Bits per weight, weights, bytes, outliers and blends of several tensors."""
     weights, bits = sum(math.prod(t.shape) for t in group), sum(t.bits for t in group)
-    return (
-        bits / max(1, weights),
-        weights,
-        bits / 8,
-        sum(t.outliers for t in group),
-        sum(t.blends for t in group),
-    )
+    outliers, blends = sum(t.outliers for t in group), sum(t.blends for t in group)
+    return bits / max(1, weights), weights, bits / 8, outliers, blends
 
 
 # --- training --------------------------------------------------------------------------------------------------
@@ -224,14 +189,12 @@ def _curves(story: Story, kinds: dict[str, str], unit: str) -> tuple[Chart | Non
         numbers = np.concatenate([np.zeros(0), *(getattr(run, key) for run in story.runs)])
         if (seen := np.isfinite(numbers)).any():
             rows[name] = {"epoch": epoch[seen], unit: numbers[seen]}
-    x = alt.X(
-        "epoch:Q",
-        axis=alt.Axis(tickMinStep=1, format="d"),
-        scale=alt.Scale(domain=[0.5, total + 0.5], nice=False),
-    )
     if not rows:
         return None, {}
+    ends = alt.Scale(domain=[0.5, total + 0.5], nice=False)
+    x = alt.X("epoch:Q", axis=alt.Axis(tickMinStep=1, format="d"), scale=ends)
+    y = alt.Y(**number(unit, ",.4~f", zero=False, padding=10))
     starts = np.cumsum([0, *(len(run.nll) for run in story.runs)])[:-1] + 0.5
     stages = rules(x, starts, [clean(run.stage, 24) for run in story.runs])
-    chart = alt.layer(stages, lines(rows, x, alt.Y(**number(unit, ",.4~f")), dots=total <= 40))
+    chart = alt.layer(stages, lines(rows, x, y, dots=total <= 40))
     return chart, {name: len(columns["epoch"]) for name, columns in rows.items()}

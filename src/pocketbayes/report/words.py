@@ -1,59 +1,29 @@
-"""Numbers, settings and facts in the words of the page."""
+"""Numbers, settings and facts in the words of the page, which are those of words.toml."""
 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from pocketbayes.report.story import Comparison
 
 
 class Measure(NamedTuple):
-    """A row's title, what it means, and which way is better: +1, -1."""
+    """A row's title, what it means, which way is better, +1 or -1, and whether it is a number, percent or count."""
 
     title: str
     meaning: str
     better: int
-    kind: str = "number"
+    kind: str
 
 
-MEASURES = {
-    "accuracy": Measure("accuracy", "right answers", +1, "percent"),
-    "nll": Measure("NLL", "mean of −ln p(truth), nats", -1),
-    "ece": Measure("ECE", "gap of confidence and accuracy", -1),
-    "brier": Measure("Brier score", "squared error of probabilities", -1),
-    "auroc": Measure("AUROC", "test data or out-of-distribution, 0.5 is chance", +1),
-    "rmse": Measure("RMSE", "size of a typical error, in units of the data", -1),
-    "bytes": Measure("bytes", "of the network: at 32 bits a number", -1, "count"),
-    "scalars": Measure("trainable numbers", "", -1, "count"),
-}
-PLAIN = {
-    "net": "network",
-    "max_bytes": "budget (bytes)",
-    "max_accuracy_drop": "budget (loss of validation accuracy)",
-    "max_nll_rise": "budget (rise of validation NLL, nats)",
-    "ood": "out-of-distribution data",
-    "max_risk": "wrong answers allowed among the sure ones",
-    "unsure": "not sure below a confidence of",
-    "test_samples": "draws in the test",
-    "samples": "draws in validation",
-    "prior": "standard deviation of the prior",
-    "sensitivity_batches": "batches that measure the Fisher information",
-    "posterior_epochs": "epochs before sharing",
-    "epochs": "epochs while sharing",
-    "settling_epochs": "epochs with frozen labels",
-    "lr": "learning rate",
-    "rho_lr": "learning rate of ρ",
-    "settling_lr": "learning rate with frozen labels",
-    "distillation": "fraction of the teacher in the targets",
-    "calibrate": "calibrate σ on validation data",
-    "renew_every": "steps between assignments",
-    "anneal": "fraction of the steps in which sharing tightens",
-    "components": "Gaussians to share, at most",
-    "tries": "trainings in the search for a budget",
-    "noise_sigma": "noise σ",
-}
+WORDS = tomllib.loads(files("pocketbayes.report").joinpath("words.toml").read_text(encoding="utf-8"))
+MEASURES = {key: Measure(**found) for key, found in WORDS["measures"].items()}
+SECTIONS: dict[str, str] = WORDS["sections"]
+SETTINGS: dict[str, str] = WORDS["settings"]
 
 
 class Change(NamedTuple):
@@ -101,7 +71,7 @@ def plain_words(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _name(key: str) -> str:
-    return PLAIN.get(key, str(key).replace("_", " "))
+    return SETTINGS.get(key, str(key).replace("_", " "))
 
 
 def _said(found: Any) -> str:
