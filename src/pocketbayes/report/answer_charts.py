@@ -84,7 +84,7 @@ def confidence(story: Story) -> Figure | None:
         boxes = tuple(sorted(boxes, key=lambda box: box.mean)[:MOST_CLASSES])
         title += f" (the {MOST_CLASSES} least sure of {everything})"
     means = ", ".join(f"{clean(box.name, 40)} {box.mean:.0%}" for box in boxes)
-    look = "A red dot far to the left of the dark one is good: on that class the network hesitates where it errs."
+    look = "A red dot far to the left of its neighbour is good: on that class the network hesitates where it errs."
     if all(math.isnan(box.wrong) for box in boxes):
         look = "The further right a box, the surer the network is of that class; it makes no mistake here."
     return Figure(

@@ -57,6 +57,7 @@ class Figure:
     chart: Chart
     height: int = 300  # pixels
     wide: bool = False  # takes both columns of the page
+    moves: bool = False  # with a mouse, in the page
 
 
 # --- a figure as Vega-Lite -------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def figures(story: Story) -> list[Figure]:
 
 
 def _chapters(story: Story) -> dict[str, list[Figure]]:
-    drawn = {title: [draw(story) for draw in charts] for title, charts in CHAPTERS.items()}
+    drawn = {title: [draw(story) for draw in row] for title, row in CHAPTERS.items()}
     return {title: [figure for figure in row if figure is not None] for title, row in drawn.items()}
 
 

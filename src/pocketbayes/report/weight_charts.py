@@ -32,7 +32,7 @@ def plane(story: Story) -> Figure | None:
     most = max(float(columns["weights"].max()) for columns in rows.values())
     x = alt.X(**number("mean μ", zero=False, nice=False, padding=30))
     y = alt.Y(**number("standard deviation σ", ".3~g", type="log", nice=False, padding=20))
-    area = alt.Scale(domain=[1, max(most, 100.0)], range=[14, 600])
+    area = alt.Scale(domain=[1, max(most, 100.0)], range=[24, 600])
     points = alt.Chart(data(rows)).mark_circle(opacity=0.6, clip=True)
     points = points.encode(x, y, colour(rows), alt.Size("weights:Q", scale=area, legend=None))
     # A finger has to be able to scroll past, and so has a wheel.
@@ -49,6 +49,7 @@ def plane(story: Story) -> Figure | None:
         chart=alt.layer(*tails, points.add_params(zoom)),
         height=420,
         wide=True,
+        moves=True,
     )
 
 
@@ -66,7 +67,7 @@ def _look(p: WeightPlane) -> str:
         look.append("Between the dotted lines are 98 % of the means.")
     cut = {name: cloud for name, cloud in p.clouds().items() if len(cloud.mu) < cloud.total}
     look += [f"Of {cloud.total:,} {name}, {len(cloud.mu):,} are shown." for name, cloud in cut.items()]
-    return " ".join([*look, "Drag to move, Ctrl and the wheel to zoom."])
+    return " ".join(look)
 
 
 def weights(story: Story) -> Figure | None:
