@@ -112,13 +112,12 @@ def _require_picture(path: Path) -> None:
     require_writable(path)
 
 
-def _picture(fit: NoiseFit, kind: str) -> bytes:
+def _picture(fit: NoiseFit, kind: Any) -> bytes:
     """The fit as a file; an SVG is text."""
-    if kind == "svg":
-        fit.plot().save(text := io.StringIO(), format="svg")
-        return text.getvalue().encode()
-    fit.plot().save(image := io.BytesIO(), format=kind)
-    return image.getvalue()
+    file = io.StringIO() if kind == "svg" else io.BytesIO()
+    fit.plot().save(file, format=kind)
+    found = file.getvalue()
+    return found.encode() if isinstance(found, str) else found
 
 
 def _shape_report(
