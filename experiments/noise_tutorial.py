@@ -42,10 +42,6 @@ def run(page: str) -> str:
 
 
 def main() -> None:
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "analog"
-    os.environ["SOURCE_DATE_EPOCH"] = "0"  # the same bytes every time
     torch.set_num_threads(1)
     FIGURES.mkdir(exist_ok=True)
     here = Path.cwd()

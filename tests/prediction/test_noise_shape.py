@@ -80,7 +80,10 @@ def test_classification_has_accuracy_nll_and_ece_and_the_model_stays_as_it_was()
     assert "TwoPoint: " in text and "Gaussian again" in text
     stored = json.loads(json.dumps(report.as_dict()))
     assert stored["rows"]["TwoPoint"]["changes"]["nll"] == list(report.rows[0].changes["nll"])
-    assert len(report.plot().axes) == 2
+    shown = report.plot().to_dict()
+    names = [half["layer"][1]["data"]["name"] for half in shown["hconcat"]]
+    means = [shown["datasets"][name][0]["mean"] for name in names]
+    assert means == [report.rows[0].distance.mean, report.rows[0].changes["nll"].mean]
 
 
 def test_a_likelihood_of_ones_own_is_scored_by_its_nll() -> None:

@@ -37,7 +37,7 @@ from pocketbayes.prediction.reduce import reducer
 from pocketbayes.runs.progress import track
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import altair as alt
 
 EMPTY = "shape_sensitivity: the loader is empty. Pass one with at least one batch."
 SCORES = ("accuracy", "nll", "ece", "rmse")
@@ -149,31 +149,40 @@ class ShapeReport:
             "tolerance": self.tolerance,
         }
 
-    def plot(self) -> Figure:
-        """Left, distances with the floor as a band; right, what the NLL does, with the tolerance as a band."""
-        from matplotlib.figure import Figure
+    def plot(self) -> alt.HConcatChart:
+        """Left, distances with the floor as a band; right, what the NLL does, with the tolerance as a band.
 
-        figure = Figure(figsize=(9.0, 0.9 + 0.4 * len(self.rows)), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
-        names, places = [row.name for row in self.rows], range(len(self.rows))
-        bands = ((self.floor.distance.low, sum(self.floor.distance)), (-self.tolerance, self.tolerance))
-        values = ([row.distance for row in self.rows], [row.changes["nll"] for row in self.rows])
-        labels = ("energy distance to Gaussian noise / sigma", "change of the NLL (nats)")
-        for axes, band, intervals, label, said in zip(
-            (left, right), bands, values, labels, ("Gaussian floor", "tolerance"), strict=True
-        ):
-            axes.axvspan(*band, color="0.85", label=said)
-            axes.errorbar(
-                [i.mean for i in intervals], places, xerr=[i.half for i in intervals], fmt="o", capsize=3
-            )
-            axes.set(xlabel=label)
-            axes.locator_params(axis="x", nbins=5)
-            axes.legend(
-                frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0
-            )
-        left.set_yticks(list(places), names)
-        left.set_ylim(len(self.rows) - 0.5, -0.5)  # the first row on top
-        return figure
+        A chart of Altair's, which shows itself in a notebook; `.save("shape.svg")` writes it.
+        """
+        import altair as alt
+
+        distances = {row.name: row.distance for row in self.rows}
+        changes = {row.name: row.changes["nll"] for row in self.rows}
+        floor = (self.floor.distance.low, sum(self.floor.distance))
+        tolerance = (-self.tolerance, self.tolerance)
+        return alt.hconcat(
+            _intervals(distances, floor, "Gaussian floor", "energy distance to Gaussian noise / sigma"),
+            _intervals(changes, tolerance, "tolerance", "change of the NLL (nats)"),
+        )
+
+
+def _intervals(found: Mapping[str, Interval], band: tuple[float, float], said: str, title: str) -> Any:
+    """Means with their intervals by name, the first on top, over a band that stands for no difference."""
+    import altair as alt
+
+    rows = [
+        {"family": name, "mean": i.mean, "low": i.mean - i.half, "high": i.mean + i.half}
+        for name, i in found.items()
+    ]
+    y = alt.Y("family:N", sort=None, title=None)
+    shade = alt.Chart(alt.InlineData(values=[{"from": band[0], "to": band[1], "said": said}])).mark_rect()
+    colour = alt.Color("said:N", title=None, legend=alt.Legend(orient="top"), scale=alt.Scale(range=["#ddd"]))
+    marks = alt.Chart(alt.InlineData(values=rows))
+    return alt.layer(
+        shade.encode(alt.X("from:Q", title=title), colour, x2="to"),
+        marks.mark_rule().encode(y, x="low:Q", x2="high"),
+        marks.mark_circle(size=50, opacity=1).encode(y, x="mean:Q"),
+    ).properties(width=300, height=alt.Step(28))
 
 
 class _Outcome(NamedTuple):
