@@ -1,10 +1,12 @@
-"""What every experiment needs to leave behind: parts that survive a broken run, versions, means with errors, figures."""
+"""What every experiment needs: parts that survive a broken run, versions, means with errors, tables and figures."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import math
+import os
 import platform
 import re
 import time
@@ -16,6 +18,17 @@ import numpy as np
 import torch
 
 from pocketbayes.files import write_atomically
+
+RESULTS = Path(__file__).parent / "results"
+PAGES = Path(__file__).parents[1] / "docs" / "results"
+MACHINE = "a shared two-core x86 machine"
+
+
+def command_line(description: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the experiment's docstring, as it is laid out there."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def kept(path: Path, make: Callable[[], Any], settings: dict[str, Any] | None = None) -> Any:
@@ -40,9 +53,9 @@ def kept(path: Path, make: Callable[[], Any], settings: dict[str, Any] | None = 
     return part
 
 
-def write_result(path: Path, result: Any) -> None:
-    """As json that people can read, whole or not at all."""
-    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
+def write_result(path: Path, result: Any, indent: int | None = 1) -> None:
+    """As json, whole or not at all: for people to read, or, without `indent`, on one line."""
+    write_atomically(path, (json.dumps(result, indent=indent) + "\n").encode())
 
 
 def versions() -> dict[str, Any]:
@@ -78,9 +91,30 @@ def summary(groups: Iterable[Sequence[float]]) -> Summary:
     return Summary(float(means.mean()), float(error), len(means))
 
 
+def measured(result: dict[str, Any], *how: str) -> str:
+    """The command that measures a result again, and what that took."""
+    told = ", ".join([*how, f"torch {result['versions']['torch']}"])
+    return f"```sh\n{result['command']}\n```\n\n{told[0].upper()}{told[1:]}."
+
+
 def cost(seconds: Iterable[float]) -> str:
     """What CPU time was spent, and on what."""
-    return f"{sum(seconds) / 3600:.1f} core-hours of a shared two-core x86 machine"
+    return f"{sum(seconds) / 3600:.1f} core-hours of {MACHINE}"
+
+
+def one_core(seconds: float) -> str:
+    return f"{seconds} s on one core of {MACHINE}"
+
+
+def table(head: str, rows: Iterable[Iterable[object]]) -> str:
+    """In Markdown, from the names of the columns as they stand between bars."""
+    lines = [head, "|---" * (head.count("|") - 1) + "|"]
+    return "\n".join(lines + [f"| {' | '.join(map(str, row))} |" for row in rows])
+
+
+def picture(result: Path, words: str) -> str:
+    """The figure beside a result file, as the pages show it."""
+    return f"![{words}]({Path(os.path.relpath(result.with_suffix('.svg'), PAGES)).as_posix()})"
 
 
 def shown(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
@@ -101,17 +135,16 @@ def listed(names: Sequence[str]) -> str:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """As svg, the same bytes every time: no date, and coordinates with one digit, half as large and as good to eyes.
-
-    Text is left alone, and so are numbers below 1, which may be scales.
-    """
+    """As svg, the same bytes every time."""
     import matplotlib
 
     text = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": path.stem}):
         figure.savefig(text, format="svg", metadata={"Date": None})
+    write_atomically(path, rounded(text.getvalue()).encode())
+
+
+def rounded(svg: str) -> str:
+    """Coordinates with one digit: half as large, and as good to eyes.  Text stays, and numbers below 1, perhaps scales."""
     number = re.compile(r"(?<![\d.])[1-9]\d*\.\d{2,}")
-    short = re.sub(
-        r"<[^>]+>", lambda tag: number.sub(lambda found: f"{float(found[0]):.1f}", tag[0]), text.getvalue()
-    )
-    write_atomically(path, short.encode())
+    return re.sub(r"<[^>]+>", lambda tag: number.sub(lambda found: f"{float(found[0]):.1f}", tag[0]), svg)

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments.int8 import load_quantised, pack, quantise_means, quantise_widths, save_quantised, unpack
+from experiments.sharing.int8 import (
+    load_quantised,
+    pack,
+    quantise_means,
+    quantise_widths,
+    save_quantised,
+    unpack,
+)
 from pocketbayes.posterior.weights import stochastic_weights
 
 

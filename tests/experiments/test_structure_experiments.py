@@ -16,8 +16,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments import native, structure_1d, structure_digits, structure_uci, structure_uci_report
-from experiments.batched import (
+from experiments.record import kept, save_figure, summary
+from experiments.structure import digits, native, one_dimension, uci, uci_report
+from experiments.structure.batched import (
     START_SIGMA,
     Local,
     Means,
@@ -33,9 +34,8 @@ from experiments.batched import (
     predict,
     score,
 )
-from experiments.record import kept, save_figure, summary
-from experiments.structure_ordered import ordered_biases, ordered_kl, ordered_start
-from experiments.structure_plans import Sizes, deterministic_plans, plans, symmetries, weights_of
+from experiments.structure.ordered import ordered_biases, ordered_kl, ordered_start
+from experiments.structure.schemes import Sizes, deterministic_plans, plans, symmetries, weights_of
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.structure import Constant, Fixed, Heavy, Light, Random, Scheme, Values, Zero, fix_weights
 
@@ -313,7 +313,7 @@ def test_predictions_are_draws_of_the_posterior_and_repeat_with_the_seed() -> No
 
 def write_data(folder: Path, rows: int = 40) -> None:
     rng = np.random.default_rng(0)
-    for name in structure_uci.DATASETS:
+    for name in uci.DATASETS:
         np.savez(
             folder / f"{name}.npz", x=rng.normal(5.0, 3.0, size=(rows, 4)), y=rng.normal(2.0, 7.0, size=rows)
         )
@@ -321,7 +321,7 @@ def write_data(folder: Path, rows: int = 40) -> None:
 
 def test_splits_test_every_row_once_and_take_scales_from_training_rows(tmp_path: Path) -> None:
     write_data(tmp_path)
-    splits = [structure_uci.load_split(tmp_path, "boston", split) for split in range(structure_uci.SPLITS)]
+    splits = [uci.load_split(tmp_path, "boston", split) for split in range(uci.SPLITS)]
     assert [len(split.x) for split in splits] == [8] * 5
     for split in splits:
         torch.testing.assert_close(split.train.x.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
@@ -333,18 +333,18 @@ def test_splits_test_every_row_once_and_take_scales_from_training_rows(tmp_path:
     np.testing.assert_allclose(np.sort(np.concatenate(back)), np.sort(whole), rtol=1e-4)
 
 
-@pytest.mark.parametrize("estimator", structure_uci.ESTIMATORS)
+@pytest.mark.parametrize("estimator", uci.ESTIMATORS)
 def test_a_broken_run_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, estimator: str
 ) -> None:
     write_data(tmp_path)
-    monkeypatch.setattr(structure_uci, "DATASETS", {"boston": 1})
-    monkeypatch.setattr(structure_uci, "SPLITS", 2)
-    monkeypatch.setattr(structure_uci, "DRAWS", 20)
+    monkeypatch.setattr(uci, "DATASETS", {"boston": 1})
+    monkeypatch.setattr(uci, "SPLITS", 2)
+    monkeypatch.setattr(uci, "DRAWS", 20)
 
     def run() -> None:
-        for chunk in structure_uci.chunks():
-            structure_uci.run_chunk(tmp_path, tmp_path / "work", estimator, chunk, compiled=False, steps=3)
+        for chunk in uci.chunks():
+            uci.run_chunk(tmp_path, tmp_path / "work", estimator, chunk, compiled=False, steps=3)
 
     run()
     paths = sorted((tmp_path / "work" / estimator).iterdir())
@@ -356,28 +356,28 @@ def test_a_broken_run_goes_on_where_it_stopped(
     assert paths[0].read_bytes().split(strip)[0] == before.split(strip)[0]
     assert paths[1].stat().st_mtime_ns == kept
 
-    monkeypatch.setattr(structure_uci, "RESULT", tmp_path / "result.json")
-    result = structure_uci.assemble(tmp_path, tmp_path / "work")
-    structure_uci.RESULT.write_text(json.dumps(result))
-    structure_uci.unpack(tmp_path / "elsewhere")
-    assert structure_uci.assemble(tmp_path, tmp_path / "elsewhere") == result
+    monkeypatch.setattr(uci, "RESULT", tmp_path / "result.json")
+    result = uci.assemble(tmp_path, tmp_path / "work")
+    uci.RESULT.write_text(json.dumps(result))
+    uci.unpack(tmp_path / "elsewhere")
+    assert uci.assemble(tmp_path, tmp_path / "elsewhere") == result
     assert torch.tensor(1e-40) * 1.0 > 0  # denormals are still there for everybody else
 
 
 def test_the_gap_has_no_points_and_points_are_noisy_values_of_the_function() -> None:
-    given = structure_1d.problem(0)
+    given = one_dimension.problem(0)
     size = given.task.x.abs()
     assert ((size >= 0.75) & (size <= 2.5)).all() and len(size) == 30
-    near = np.interp(given.task.x[:, 0].numpy(), structure_1d.GRID, given.truth)
+    near = np.interp(given.task.x[:, 0].numpy(), one_dimension.GRID, given.truth)
     residual = given.task.y[:, 0].numpy() - near
     assert 0.02 < np.sqrt((residual**2).mean()) < 0.12  # noise 0.05, and what lies between grid points
-    assert sum(int(where.sum()) for where in structure_1d.regions().values()) == len(structure_1d.GRID)
+    assert sum(int(where.sum()) for where in one_dimension.regions().values()) == len(one_dimension.GRID)
 
 
 @pytest.mark.slow
 def test_nuts_without_hidden_layers_is_bayesian_linear_regression() -> None:
     pytest.importorskip("numpyro")
-    from experiments.reference import nuts_mlp
+    from experiments.nuts import nuts_mlp
 
     rng = np.random.default_rng(0)
     x, at = rng.normal(size=(20, 2)), rng.normal(size=(5, 2))
@@ -394,7 +394,7 @@ def test_nuts_without_hidden_layers_is_bayesian_linear_regression() -> None:
 
 
 def test_the_reference_says_which_array_does_not_fit() -> None:
-    from experiments.reference import check_data
+    from experiments.nuts import check_data
 
     x, y = np.zeros((4, 2)), np.zeros((4, 1))
     with pytest.raises(ValueError, match=r"y: must have shape \[N, 1\]"):
@@ -436,25 +436,25 @@ def uci_rows(shift: float) -> list[dict[str, Any]]:
 
 def test_differences_are_paired_by_split_and_seed() -> None:
     rows = uci_rows(0.25)
-    gap = structure_uci_report.difference(rows, "heavy, ±c", "vanilla", "lpp")
+    gap = uci_report.difference(rows, "heavy, ±c", "vanilla", "lpp")
     assert gap.mean == pytest.approx(0.25) and gap.error == pytest.approx(0.0, abs=1e-12)
-    assert structure_uci_report.mean_of(rows, "bayesian", "vanilla", "lpp").error == pytest.approx(0.25)
-    assert structure_uci_report.clearly(rows, "lpp", better=True) == ["heavy, ±c"]
-    assert structure_uci_report.clearly(rows, "lpp", better=False) == []
-    assert structure_uci_report.clearly(uci_rows(-0.25), "lpp", better=False) == ["heavy, ±c"]
+    assert uci_report.mean_of(rows, "bayesian", "vanilla", "lpp").error == pytest.approx(0.25)
+    assert uci_report.clearly(rows, "lpp", better=True) == ["heavy, ±c"]
+    assert uci_report.clearly(rows, "lpp", better=False) == []
+    assert uci_report.clearly(uci_rows(-0.25), "lpp", better=False) == ["heavy, ±c"]
 
 
 def test_every_scheme_runs_on_the_convolutional_net_and_the_report_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(structure_digits, "EPOCHS", 1)
-    monkeypatch.setattr(structure_digits, "SAMPLES", 2)
-    rows = {name: structure_digits.run(0, name) for name in structure_digits.SCHEMES}
+    monkeypatch.setattr(digits, "EPOCHS", 1)
+    monkeypatch.setattr(digits, "SAMPLES", 2)
+    rows = {name: digits.run(0, name) for name in digits.SCHEMES}
     assert rows["heavy, 0"]["fixed"] == rows["random as heavy, MAP"]["fixed"] > rows["light, 0"]["fixed"] > 0
     assert rows["heavy, MAP"]["permutations"] == 0.0 < rows["vanilla"]["permutations"]
     assert {name for name, row in rows.items() if "deterministic" in row} == {
         "vanilla",
-        *(name for name in structure_digits.SCHEMES if name.endswith(", 0")),
+        *(name for name in digits.SCHEMES if name.endswith(", 0")),
     }
     result = {
         "command": "c",
@@ -463,14 +463,14 @@ def test_every_scheme_runs_on_the_convolutional_net_and_the_report_names_it(
         "seconds": 60,
         "versions": {"torch": "t"},
     }
-    text = structure_digits.section(result)
-    assert all(f"| {name} |" in text for name in structure_digits.SCHEMES)
+    text = digits.section(result)
+    assert all(f"| {name} |" in text for name in digits.SCHEMES)
 
 
 def test_distances_between_predictions_are_the_known_ones() -> None:
-    ones = [1.0] * len(structure_1d.GRID)
+    ones = [1.0] * len(one_dimension.GRID)
     exact = {"mean": [0.0] * len(ones), "sigma": ones}
-    found = structure_1d.distance({"mean": [0.5] * len(ones), "sigma": [0.25] * len(ones)}, exact, "gap")
+    found = one_dimension.distance({"mean": [0.5] * len(ones), "sigma": [0.25] * len(ones)}, exact, "gap")
     assert found.mean == pytest.approx(0.5) and found.ratio == pytest.approx(0.25)
 
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import pocketbayes as pb
-from experiments import (
+from experiments.sharing import (
+    bench,
     frontier,
-    resnet20,
     table4,
     table5,
     table6,
@@ -56,9 +56,9 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     )
     monkeypatch.setattr(nets, "resnet20", lambda in_channels=3: nets.CifarResNet(1, 10, in_channels))
-    monkeypatch.setattr(resnet20, "BATCH", 64)
-    monkeypatch.setattr(resnet20, "EPOCHS", 1)
-    monkeypatch.setattr(resnet20, "DRAWS", 2)
+    monkeypatch.setattr(bench, "BATCH", 64)
+    monkeypatch.setattr(bench, "EPOCHS", 1)
+    monkeypatch.setattr(bench, "DRAWS", 2)
     small = {name: replace(how, components=40) for name, how in table5.CONFIGURATIONS.items()}
     monkeypatch.setattr(table5, "CONFIGURATIONS", small)
     monkeypatch.setattr(
@@ -130,9 +130,9 @@ def test_thresholds_and_merging_share_the_row_of_the_whole_algorithm(
 
 
 def test_a_row_tells_which_outliers_stand_by_themselves_and_what_its_widths_cost(tiny: Path) -> None:
-    bench = resnet20.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
-    row = table5.ablated(bench, "outliers and blends", 0)
-    model, sensitivity = bench.posterior()
+    made = bench.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
+    row = table5.ablated(made, "outliers and blends", 0)
+    model, sensitivity = made.posterior()
     weights = [
         (g, abs(mu))
         for site in sites(model)
@@ -176,7 +176,7 @@ def test_rows_made_side_by_side_are_those_the_tables_look_for(
     monkeypatch.setattr(
         frontier, "COURSES", {n: frontier.Course((), pb.Plan(), 1, pb.Plan(), {}) for n in NAMES}
     )
-    monkeypatch.setattr(resnet20, "MODELS", tiny)
+    monkeypatch.setattr(bench, "MODELS", tiny)
     for name in NAMES:
         (tiny / f"resnet20-{name}-start.pocket").write_bytes((tiny / f"{name}.pocket").read_bytes())
     where = ["--rows", str(tiny / "rows"), "--work", str(tiny / "w")]
@@ -226,13 +226,13 @@ def test_table_4_has_both_sets_and_quantised_rows_are_smaller_with_fewer_bits(
     assert "| shared, with pretraining | " in text and "the widths of mnist times" in text
 
 
-def test_foreign_images_are_told_apart_by_every_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_distribution_images_are_told_apart_by_every_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tiny / "ood"
     other.mkdir()
-    for file in table7.FOREIGN.values():
+    for file in table7.OOD.values():
         np.savez(other / file, x=np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8))
-    bench = resnet20.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
-    table5.ablated(bench, "neither", 0)
+    made = bench.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
+    table5.ablated(made, "neither", 0)
     pocket = tiny / "work" / "neither-0.pocket"
     result = run(table7, tiny, monkeypatch, "--ood", str(other), "--pockets", str(pocket))
     assert list(result["rows"])[-1] == f"ours, {pocket.stat().st_size:,} bytes" and len(result["rows"]) == 4
