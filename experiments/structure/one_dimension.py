@@ -2,15 +2,14 @@
 
     python -m experiments.structure.one_dimension                 # needs numpyro for the NUTS reference
 
-A tanh MLP [1, 50, 50, 1], N(0, 1) priors, observation noise 0.05.  Seed s has a function, points, initial values and
-noise of its own; all schemes of a seed share them.  On a smaller network, [1, 20, 20, 1], and the problem of seed 0
-they are compared with the exact posterior of the plain and of the heavily masked network, from NUTS.  Writes
-its result file and figure; parts are kept under --work.
+A tanh MLP [1, 50, 50, 1], N(0, 1) priors, observation noise 0.05.  Seed s has a function, points and initial
+values of its own; all schemes of a seed share them.  On a smaller network, [1, 20, 20, 1], and the problem of seed 0
+they are compared with the exact posterior of the plain and of the heavily masked network, from NUTS.
+Parts are kept under --work.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,22 +33,22 @@ from experiments.record import (
     summary,
     table,
     versions,
+    write_result,
 )
-from experiments.structure.batched import (
+from experiments.structure.schemes import Choice, Sizes, as_floats, schemes, symmetries
+from experiments.structure.training import (
+    Draws,
     Estimator,
     Local,
-    Means,
-    Networks,
-    Plan,
     Schedule,
     Task,
-    Trainer,
-    Weights,
+    posterior,
     predict,
     score,
+    train,
+    train_means,
+    weights_by_name,
 )
-from experiments.structure.schemes import Sizes, as_floats, deterministic_plans, plans, symmetries
-from pocketbayes.files import write_atomically
 
 RESULT = RESULTS / "structure/one_dimension.json"
 WIDTHS, SMALL = (1, 50, 50, 1), (1, 20, 20, 1)
@@ -59,7 +58,7 @@ OUTER, INNER = 2.5, 0.75  # points lie between them, on both sides of zero
 GRID = np.linspace(-3.0, 3.0, 121)
 START_C = Sizes(light=15.0, heavy=5.0)
 BAYESIAN = Schedule(steps=10_000, lr=1e-2, final_lr=1e-3)
-DETERMINISTIC = Schedule(steps=5_000, lr=1e-2, final_lr=1e-3)
+MAP_TRAINING = Schedule(steps=5_000, lr=1e-2, final_lr=1e-3)
 DRAWS = 1000
 REFERENCES = ("vanilla", "heavy, 0")
 Array = NDArray[np.float64]
@@ -90,32 +89,32 @@ def regions() -> dict[str, NDArray[np.bool_]]:
 
 
 def run(
-    widths: tuple[int, ...],
-    seed: int,
-    estimator: Estimator,
-    names: tuple[str, ...] | None = None,
-    compiled: bool = False,
+    widths: tuple[int, ...], seed: int, estimator: Estimator, names: tuple[str, ...] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Every scheme, or those named, on the problem of that seed."""
-    given = problem(seed)
-    plain = Networks(widths, [Plan()], seed)
-    Trainer(DETERMINISTIC, Means()).train(plain, given.task, seed)
-    schemes = plans(widths, seed, plain.values(run=0), START_C)
-    schemes = {name: schemes[name] for name in names or schemes}
-    networks = Networks(widths, list(schemes.values()), seed)
-    curve = Trainer(BAYESIAN, estimator, compiled).train(networks, given.task, seed)
-    outputs = predict(networks, torch.tensor(GRID[:, None], dtype=torch.float32), DRAWS, seed)
-    rows = zip(schemes.items(), outputs, curve, strict=True)
-    return {name: _row(plan, f, losses, given) for (name, plan), f, losses in rows}
+    given, grid = problem(seed), torch.tensor(GRID[:, None], dtype=torch.float32)
+    plain = posterior(widths, Choice(), seed)
+    train_means(plain, given.task, MAP_TRAINING, seed)
+    every = schemes(seed, weights_by_name(plain), START_C)
+    rows = {}
+    for name in names or every:
+        model = posterior(widths, every[name], seed)
+        curve = train(model, given.task, estimator, BAYESIAN, seed)
+        outputs = predict(model, grid, NOISE, DRAWS, seed)
+        rows[name] = {
+            "fixed": every[name].count(widths),
+            "nelbo": as_floats(curve, 1),
+            **prediction(outputs, given),
+        }
+    return rows
 
 
-def _row(plan: Plan, outputs: Tensor, curve: Tensor, given: Problem) -> dict[str, Any]:
+def prediction(outputs: Tensor, given: Problem) -> dict[str, Any]:
+    """Scores by region, mean and standard deviation of f on the grid, from outputs [S, grid, 1]."""
     truth = torch.tensor(given.truth[:, None])
     places = {name: torch.from_numpy(where) for name, where in regions().items()}
     scores = {name: score(outputs[:, where], truth[where], NOISE)._asdict() for name, where in places.items()}
     return {
-        "fixed": sum(int(part.mask.sum()) for part in plan.fixed.values()),
-        "nelbo": as_floats(curve, 1),
         "scores": {name: {key: round(v, 5) for key, v in values.items()} for name, values in scores.items()},
         "mean": as_floats(outputs.mean(0), 4),
         "sigma": as_floats(outputs.std(0), 4),
@@ -128,7 +127,7 @@ def _row(plan: Plan, outputs: Tensor, curve: Tensor, given: Problem) -> dict[str
 def reference(name: str, chains: int, warmup: int, draws: int) -> dict[str, Any]:
     """NUTS on the network of that scheme and the problem of seed 0."""
     given, started = problem(0), time.monotonic()
-    fixed = deterministic_plans(SMALL, 0)[name].fixed
+    fixed = schemes(0, {}, START_C)[name].fixed(SMALL)
     x, y = (t.double().numpy() for t in given.task[:2])
     exact = nuts_mlp(
         SMALL, x, y, NOISE, at=GRID[:, None], warmup=warmup, draws=draws, chains=chains, seed=0, fixed=fixed
@@ -144,9 +143,8 @@ def reference(name: str, chains: int, warmup: int, draws: int) -> dict[str, Any]
 
 def _summary_of(exact: Reference, given: Problem) -> dict[str, Any]:
     outputs = torch.tensor(exact.outputs.reshape(-1, len(GRID), 1))
-    row = _row(Plan(), outputs, torch.zeros(0), given)
     return {
-        **{key: row[key] for key in ("scores", "mean", "sigma")},
+        **prediction(outputs, given),
         "convergence": {key: round(value, 3) for key, value in exact.convergence._asdict().items()},
     }
 
@@ -284,7 +282,7 @@ def section(result: dict[str, Any]) -> str:
 {POINTS} noisy points (sigma {NOISE}) of a function drawn from a Gaussian process (lengthscale {LENGTHSCALE}) on both sides of a gap. tanh
 MLP {list(WIDTHS)}, N(0, 1) priors on weights and biases, {BAYESIAN.steps:,} Adam steps. Each seed has a function and points of its own.
 RMSE and LPP compare with the function on a grid, between the outermost points (at data) and in the gap. ± is the
-standard error over seeds.
+standard error over seeds. {result.get("remark", "")}
 
 {schemes_table(result)}
 
@@ -342,16 +340,13 @@ def in_short(row: dict[str, Any]) -> dict[str, Any]:
     return {**{key: row[key] for key in ("fixed", "nelbo", "scores")}, "gap_sigma": round(width, 4)}
 
 
-def measure(work: Path, nuts: dict[str, int], compiled: bool) -> dict[str, Any]:
+def measure(work: Path, nuts: dict[str, int]) -> dict[str, Any]:
     """All parts, and the time they took together."""
     jobs: dict[str, Callable[[], Any]] = {"symmetry": partial(symmetries, WIDTHS, 0)}
-    jobs |= {f"seed_{seed}": partial(run, WIDTHS, seed, Local(), None, compiled) for seed in range(SEEDS)}
-    jobs |= {"small": partial(run, SMALL, 0, Local(), None, compiled)}
+    jobs |= {f"seed_{seed}": partial(run, WIDTHS, seed, Local()) for seed in range(SEEDS)}
+    jobs |= {"small": partial(run, SMALL, 0, Local())}
     jobs |= {f"nuts {name}": partial(reference, name, **nuts) for name in REFERENCES}
-    jobs |= {
-        f"sixteen_{seed}": partial(run, WIDTHS, seed, Weights(16), REFERENCES, compiled)
-        for seed in range(CHECKED)
-    }
+    jobs |= {f"sixteen_{seed}": partial(run, WIDTHS, seed, Draws(16), REFERENCES) for seed in range(CHECKED)}
     parts = {
         name: kept(work / f"{name.replace(', ', '_').replace(' ', '_')}.json", job)
         for name, job in jobs.items()
@@ -374,7 +369,6 @@ def measure(work: Path, nuts: dict[str, int], compiled: bool) -> dict[str, Any]:
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--work", type=Path, default=Path("runs/one_dimension"))
-    parser.add_argument("--compile", action="store_true", help="twice as fast; needs a C++ compiler")
     for name, default in (("chains", 2), ("warmup", 400), ("draws", 400)):
         parser.add_argument(f"--{name}", type=int, default=default, help="of NUTS")
     args = parser.parse_args()
@@ -383,11 +377,11 @@ def main() -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     nuts = {name: getattr(args, name) for name in ("chains", "warmup", "draws")}
     result = {
-        "command": "python -m experiments.structure.one_dimension --compile",
-        **measure(args.work, nuts, args.compile),
+        "command": "python -m experiments.structure.one_dimension",
+        **measure(args.work, nuts),
         "versions": versions(),
     }
-    write_atomically(RESULT, (json.dumps(result) + "\n").encode())
+    write_result(RESULT, result, indent=None)
     plot(result, RESULT.with_suffix(".svg"))
 
 

@@ -1,4 +1,4 @@
-"""The schemes that the structure experiments compare on MLPs, and the symmetries that they leave."""
+"""The schemes that the structure experiments compare, and the symmetries that they leave."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from experiments.structure.batched import Plan
 from pocketbayes import nets
+from pocketbayes.posterior.fixed import FixedEntries
+from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.structure import (
     MAP,
     Constant,
@@ -26,6 +28,7 @@ from pocketbayes.structure import (
     neuron_graph,
     residual_symmetry,
 )
+from pocketbayes.structure.breaking import fix_entries
 
 DETERMINISTIC = (
     "vanilla",
@@ -44,56 +47,75 @@ class Sizes(NamedTuple):
     heavy: float
 
 
+class Choice(NamedTuple):
+    """How one network differs from the plain one."""
+
+    scheme: Scheme | None = None
+    values: Values = Zero()
+    rows: bool = False  # whole rows are zero
+    ordered: bool = False  # the biases of every hidden layer are ordered
+
+    def fixed(self, widths: Sequence[int]) -> dict[str, Fixed]:
+        """What is fixed in `nets.mlp(widths)`, by name."""
+        weights = weights_of(widths)
+        if self.rows:
+            masks = {weight.name: last_rows(weight, layer) for layer, weight in enumerate(weights)}
+            return {name: Fixed({}, mask, np.zeros(mask.shape)) for name, mask in masks.items()}
+        return {} if self.scheme is None else fix_weights(weights, self.scheme, self.values)
+
+    def count(self, widths: Sequence[int]) -> int:
+        """How many weights are fixed."""
+        return sum(int(part.mask.sum()) for part in self.fixed(widths).values())
+
+
 def weights_of(widths: Sequence[int]) -> list[Weight]:
     """The weights of `nets.mlp(widths)`, by name."""
     return [Weight(f"{2 * i}.weight", (widths[i + 1], widths[i])) for i in range(len(widths) - 1)]
 
 
-def whole_rows(weights: Sequence[Weight]) -> dict[str, Fixed]:
-    """As many zeros as `Heavy` fixes, but in whole rows from the last one on: neurons that hear nothing.
+def last_rows(weight: Weight, layer: int) -> NDArray[np.bool_]:
+    """As many entries as `Heavy` fixes, but in whole rows from the last one on: neurons that see no input.
 
     The others swap as before, so this is what fewer stochastic weights do while symmetries stay.
     """
-    fixed = {}
-    for layer, weight in enumerate(weights):
-        count = int(Heavy().mask(layer, weight).sum())
-        mask = np.zeros(weight.shape, bool)
-        mask.reshape(-1)[mask.size - count :] = True
-        fixed[weight.name] = Fixed({"rule": "rows", "count": count}, mask, np.zeros(weight.shape))
-    return fixed
+    mask = np.zeros(weight.shape, bool)
+    mask.reshape(-1)[mask.size - int(Heavy().mask(layer, weight).sum()) :] = True
+    return mask
 
 
-def plans(widths: Sequence[int], seed: int, trained: Mapping[str, Any], c: Sizes) -> dict[str, Plan]:
-    """Every scheme by name; `trained` are the weights of the deterministic network, for MAP values."""
-    weights = weights_of(widths)
+def whole_rows(model: nn.Module) -> None:
+    """Fix the `last_rows` of every layer to zero, in place."""
+    weights = [Weight(s.path, tuple(s.shape)) for s in stochastic_weights(model) if s.name == "weight"]
+    masks = {weight.name: torch.from_numpy(last_rows(weight, i)) for i, weight in enumerate(weights)}
+    fix_entries(model, {name: FixedEntries(mask, rule={}) for name, mask in masks.items()})
 
-    def plan(scheme: Scheme, values: Values) -> Plan:
-        return Plan(fix_weights(weights, scheme, values), trained=isinstance(values, Constant))
 
+def schemes(seed: int, trained: Mapping[str, Any], c: Sizes) -> dict[str, Choice]:
+    """All by name; `trained` are the weights of the deterministic network, for MAP values."""
     light_c, heavy_c = (Constant(size, trained=True, seed=seed) for size in c)
     like_light, like_heavy = (Random(like=scheme, seed=seed) for scheme in (Light(), Heavy()))
     return {
-        "vanilla": Plan(),
-        "light, 0": plan(Light(), Zero()),
-        "light, ±c": plan(Light(), light_c),
-        "light, MAP": plan(Light(), MAP(trained)),
-        "heavy, 0": plan(Heavy(), Zero()),
-        "heavy, ±c": plan(Heavy(), heavy_c),
-        "heavy, MAP": plan(Heavy(), MAP(trained)),
-        "random as light, 0": plan(like_light, Zero()),
-        "random as heavy, 0": plan(like_heavy, Zero()),
-        "random as heavy, ±c": plan(like_heavy, heavy_c),
-        "random as heavy, MAP": plan(like_heavy, MAP(trained)),
-        "rows as heavy, 0": Plan(whole_rows(weights)),
-        "ordered biases": Plan(ordered=True),
+        "vanilla": Choice(),
+        "light, 0": Choice(Light()),
+        "light, ±c": Choice(Light(), light_c),
+        "light, MAP": Choice(Light(), MAP(trained)),
+        "heavy, 0": Choice(Heavy()),
+        "heavy, ±c": Choice(Heavy(), heavy_c),
+        "heavy, MAP": Choice(Heavy(), MAP(trained)),
+        "random as light, 0": Choice(like_light),
+        "random as heavy, 0": Choice(like_heavy),
+        "random as heavy, ±c": Choice(like_heavy, heavy_c),
+        "random as heavy, MAP": Choice(like_heavy, MAP(trained)),
+        "rows as heavy, 0": Choice(rows=True),
+        "ordered biases": Choice(ordered=True),
     }
 
 
-def deterministic_plans(widths: Sequence[int], seed: int) -> dict[str, Plan]:
-    """Those of `DETERMINISTIC`, which need no trained weights; the plain network comes first."""
-    zeros = {weight.name: torch.zeros(weight.shape) for weight in weights_of(widths)}
-    every = plans(widths, seed, zeros, Sizes(1.0, 1.0))
-    return {name: every[name] for name in DETERMINISTIC}
+def scheme_of(name: str, seed: int) -> Scheme:
+    """From a scheme's name; vanilla and ordered biases have none."""
+    scheme = schemes(seed, {}, Sizes(1.0, 1.0))[name].scheme
+    assert scheme is not None
+    return scheme
 
 
 def symmetries(widths: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
@@ -106,21 +128,11 @@ def symmetries(widths: Sequence[int], seed: int) -> dict[str, dict[str, float]]:
     generator = np.random.default_rng(seed)
     distinct = {weight.name: generator.normal(size=weight.shape) for weight in weights_of(widths)}
     found = {}
-    for name, plan in plans(widths, seed, distinct, Sizes(1.0, 1.0)).items():
-        left = residual_symmetry(graph, plan.fixed)
+    for name, choice in schemes(seed, distinct, Sizes(1.0, 1.0)).items():
+        left = residual_symmetry(graph, choice.fixed(widths))
         found[name] = {"permutations": left.log10_permutations, "flips": left.log10_flips}
     found["ordered biases"] = {"permutations": 0.0, "flips": found["vanilla"]["flips"]}
     return found
-
-
-def scheme_of(name: str, seed: int) -> Scheme:
-    """From the part of a scheme's name before the comma."""
-    kinds: dict[str, Scheme] = {"light": Light(), "heavy": Heavy()}
-    kinds |= {
-        f"random as {kind}": Random(like=like, seed=seed)
-        for kind, like in (("light", Light()), ("heavy", Heavy()))
-    }
-    return kinds[name.partition(",")[0]]
 
 
 def as_floats(values: Tensor, digits: int = 5) -> list[float]:

@@ -4,7 +4,7 @@
 
 tanh MLPs [d, 50, 50, outputs], N(0, 1) priors, fixed observation noise on standardised targets.  Split s tests on the
 s-th fifth of the shuffled rows; energy has five seeds a split, the others one.  All schemes of a split and seed
-start alike and see the same noise.  Settings are the paper's, but for shorter MAP training: 16 draws of the weights for
+start alike.  Settings are the paper's, but for shorter MAP training: 16 draws of the weights for
 each step, on all rows.  The same was measured with the local reparameterisation on 256 random rows, much less work, with
 more controls (“rows as heavy” was added after a pilot of 2 000 steps on energy).
 Parts are kept under --work, so a broken run goes on where it stopped; with --extend it goes on, on another machine too, from
@@ -14,36 +14,36 @@ those that the result file holds.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from experiments.record import command_line, versions
+from experiments.record import command_line, kept, versions, write_result
 from experiments.structure import uci_report
-from experiments.structure.batched import (
+from experiments.structure.schemes import DETERMINISTIC, Choice, Sizes, as_floats, schemes, symmetries
+from experiments.structure.training import (
+    Draws,
     Estimator,
     Local,
-    Means,
-    Networks,
-    Plan,
     Schedule,
     Task,
-    Trainer,
-    Weights,
+    kl,
     mean_outputs,
+    posterior,
     predict,
     score,
+    train,
+    train_means,
+    trained_constant,
+    weights_by_name,
 )
-from experiments.structure.schemes import Sizes, deterministic_plans, plans, symmetries
-from pocketbayes.files import write_atomically
 
 RESULT = uci_report.RESULT
 DATASETS = {"energy": 5, "boston": 1, "concrete": 1}  # seeds for each split
@@ -51,8 +51,8 @@ SPLITS = 5
 HIDDEN = (50, 50)
 NOISE = 0.1  # of standardised targets
 DRAWS = 1000  # for predictions
-ESTIMATORS: dict[str, Estimator] = {"draws": Weights(16), "local": Local(256)}
-SCHEMES = (  # with draws; the local estimator has all plans
+ESTIMATORS: dict[str, Estimator] = {"draws": Draws(16), "local": Local(256)}
+SCHEMES = (  # with draws; the local estimator has all
     "vanilla",
     *(f"{kind}, {value}" for kind in ("light", "heavy") for value in ("0", "±c", "MAP")),
     "random as heavy, 0",
@@ -60,7 +60,7 @@ SCHEMES = (  # with draws; the local estimator has all plans
 )
 START_C = Sizes(light=4.0, heavy=1.0)
 BAYESIAN = Schedule(steps=10_000, lr=1e-2, final_lr=3e-3)
-DETERMINISTIC = Schedule(steps=3_000, lr=1e-2, final_lr=1e-3)
+MAP_TRAINING = Schedule(steps=3_000, lr=1e-2, final_lr=1e-3)
 
 
 # --- data -----------------------------------------------------------------------------------------------------
@@ -93,55 +93,33 @@ def load_split(folder: Path, name: str, split: int) -> Split:
 # --- one split and seed ---------------------------------------------------------------------------------------
 
 
-class Trainers(NamedTuple):
-    bayesian: Trainer
-    deterministic: Trainer
-
-
-@cache
-def trainers(estimator: str, dataset: str, compiled: bool, steps: int | None = None) -> Trainers:
-    """Of one data set: compiled losses are specialised to shapes.  The kernel of `native` cannot be compiled."""
-    schedules = [s if steps is None else Schedule(steps=steps) for s in (BAYESIAN, DETERMINISTIC)]
-    return Trainers(
-        Trainer(schedules[0], ESTIMATORS[estimator], compiled and estimator == "local"),
-        Trainer(schedules[1], Means(), compiled),
-    )
-
-
-def run(data: Split, seed: int, tools: Trainers) -> dict[str, Any]:
+def run(data: Split, seed: int, estimator: Estimator) -> dict[str, Any]:
     """All schemes on one split with one seed."""
-    started = time.monotonic()
-    plain = deterministic_plans(data.widths, seed)
-    networks = Networks(data.widths, list(plain.values()), seed)
-    curve = tools.deterministic.train(networks, data.train, seed)
-    with torch.no_grad():
-        outputs = mean_outputs(networks, data.x)[:, None]  # [R, 1, M, D]
-    rows = {"deterministic": _rows(plain, networks, curve, outputs, data)}
-    schemes = plans(data.widths, seed, networks.values(run=0), START_C)
-    if isinstance(tools.bayesian.estimator, Weights):
-        schemes = {name: schemes[name] for name in SCHEMES}
-    networks = Networks(data.widths, list(schemes.values()), seed)
-    curve = tools.bayesian.train(networks, data.train, seed)
-    rows["bayesian"] = _rows(schemes, networks, curve, predict(networks, data.x, DRAWS, seed), data)
-    return {**rows, "seconds": round(time.monotonic() - started)}
+    plain = schemes(seed, {}, START_C)
+    models = {name: posterior(data.widths, plain[name], seed) for name in DETERMINISTIC}
+    deterministic = {}
+    for name, model in models.items():
+        curve = train_means(model, data.train, MAP_TRAINING, seed)
+        deterministic[name] = row(plain[name], model, curve, mean_outputs(model, data.x), data)
+    every = schemes(seed, weights_by_name(models["vanilla"]), START_C)
+    bayesian = {}
+    for name in SCHEMES if isinstance(estimator, Draws) else every:
+        model = posterior(data.widths, every[name], seed)
+        curve = train(model, data.train, estimator, BAYESIAN, seed)
+        bayesian[name] = row(every[name], model, curve, predict(model, data.x, NOISE, DRAWS, seed), data)
+    return {"deterministic": deterministic, "bayesian": bayesian}
 
 
-def _rows(
-    schemes: Mapping[str, Plan], networks: Networks, curve: Tensor, outputs: Tensor, data: Split
-) -> dict[str, Any]:
-    rows = {}
-    with torch.no_grad():
-        kl = networks.kl()
-    for number, (name, plan) in enumerate(schemes.items()):
-        scores = score(outputs[number], data.y, NOISE)
-        rows[name] = {
-            "fixed": sum(int(part.mask.sum()) for part in plan.fixed.values()),
-            **{key: round(value, 6) for key, value in scores._asdict().items()},
-            "kl": round(kl[number].item(), 2),
-            "nelbo": [round(value, 1) for value in curve[number].tolist()],
-            "c": round(networks.c[number].item(), 4) if plan.trained else None,
-        }
-    return rows
+def row(choice: Choice, model: nn.Module, curve: Tensor, outputs: Tensor, data: Split) -> dict[str, Any]:
+    """What is kept of one trained network."""
+    c = trained_constant(model)
+    return {
+        "fixed": choice.count(data.widths),
+        **{key: round(value, 6) for key, value in score(outputs, data.y, NOISE)._asdict().items()},
+        "kl": round(kl(model).item(), 2),
+        "nelbo": as_floats(curve, 1),
+        "c": None if c is None else round(c, 4),
+    }
 
 
 # --- the whole experiment -------------------------------------------------------------------------------------
@@ -155,23 +133,11 @@ def chunks() -> Iterator[tuple[str, int, int]]:
                 yield from ((name, split, seed) for split in range(SPLITS))
 
 
-def run_chunk(
-    data: Path,
-    work: Path,
-    estimator: str,
-    chunk: tuple[str, int, int],
-    compiled: bool,
-    steps: int | None = None,
-) -> None:
+def run_chunk(data: Path, work: Path, estimator: str, chunk: tuple[str, int, int]) -> None:
     """One part, unless it is there."""
     name, split, seed = chunk
     path = work / estimator / f"{name}_{split}_{seed}.json"
-    if not path.exists():
-        part = run(load_split(data, name, split), seed, trainers(estimator, name, compiled, steps))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, (json.dumps(part) + "\n").encode())
-        lpp = {key: round(row["lpp"], 3) for key, row in part["bayesian"].items()}
-        print(f"{estimator} {name} split {split} seed {seed}: {part['seconds']} s, LPP {lpp}", flush=True)
+    kept(path, lambda: run(load_split(data, name, split), seed, ESTIMATORS[estimator]))
 
 
 def _prepare_process() -> None:
@@ -179,15 +145,12 @@ def _prepare_process() -> None:
     torch.set_flush_denormal(True)
 
 
-def run_all(data: Path, work: Path, estimators: Sequence[str], compiled: bool, processes: int) -> None:
+def run_all(data: Path, work: Path, estimators: Sequence[str], processes: int) -> None:
     with ProcessPoolExecutor(
         processes, mp_context=get_context("spawn"), initializer=_prepare_process
     ) as pool:
-        jobs = [
-            pool.submit(run_chunk, data, work, estimator, chunk, compiled)
-            for estimator in estimators
-            for chunk in chunks()
-        ]
+        one = partial(run_chunk, data, work)
+        jobs = [pool.submit(one, estimator, chunk) for estimator in estimators for chunk in chunks()]
         for job in jobs:
             job.result()
 
@@ -197,30 +160,31 @@ def unpack(work: Path) -> None:
     result = json.loads(RESULT.read_text())
     for estimator in ESTIMATORS:
         for name, found in result[estimator].items():
-            for row in found["rows"]:
-                path = work / estimator / f"{name}_{row.pop('split')}_{row.pop('seed')}.json"
+            for part in found["rows"]:
+                path = work / estimator / f"{name}_{part.pop('split')}_{part.pop('seed')}.json"
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    write_atomically(path, (json.dumps(row) + "\n").encode())
+                    write_result(path, {"seconds": part.pop("seconds"), "value": part}, indent=None)
 
 
 def assemble(data: Path, work: Path) -> dict[str, Any]:
     """The result from the parts that are there."""
     result: dict[str, Any] = {
-        "command": "python -m experiments.structure.uci --data DIR --compile",
+        "command": "python -m experiments.structure.uci --data DIR",
         "settings": {"steps": BAYESIAN.steps, "noise": NOISE, "draws": DRAWS},
         "versions": versions(),
         "seconds": {},
     }
     for estimator in ESTIMATORS:
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in DATASETS}
+        for path in sorted((work / estimator).glob("*.json")):
+            name, split, seed = path.stem.split("_")
+            part = json.loads(path.read_text())
+            value = part["value"]
+            found[name].append({"split": int(split), "seed": int(seed), **value, "seconds": part["seconds"]})
+        result["seconds"][estimator] = sum(one["seconds"] for rows in found.values() for one in rows)
         result[estimator] = {}
-        parts = {
-            path.stem: json.loads(path.read_text()) for path in sorted((work / estimator).glob("*.json"))
-        }
-        result["seconds"][estimator] = sum(part["seconds"] for part in parts.values())
-        for name in DATASETS:
-            found = [(stem.split("_"), part) for stem, part in parts.items() if stem.startswith(f"{name}_")]
-            rows = [{"split": int(key[1]), "seed": int(key[2]), **part} for key, part in found]
+        for name, rows in found.items():
             widths = load_split(data, name, 0).widths
             result[estimator][name] = {"rows": rows, "widths": widths, "symmetry": symmetries(widths, 0)}
     return result
@@ -235,7 +199,6 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/uci"))
     parser.add_argument("--estimators", nargs="+", default=list(ESTIMATORS), choices=ESTIMATORS)
     parser.add_argument("--processes", type=int, default=1, help="parts at once, one thread each")
-    parser.add_argument("--compile", action="store_true", help="twice as fast with the local estimator")
     parser.add_argument(
         "--assemble", action="store_true", help="from the parts that are there; train nothing"
     )
@@ -245,9 +208,9 @@ def main() -> None:
         unpack(args.work)
     torch.set_num_threads(1)
     if not args.assemble:
-        run_all(args.data, args.work, args.estimators, args.compile, args.processes)
+        run_all(args.data, args.work, args.estimators, args.processes)
     result = assemble(args.data, args.work)
-    write_atomically(RESULT, (json.dumps(result) + "\n").encode())
+    write_result(RESULT, result, indent=None)
     uci_report.plot(result, RESULT.with_suffix(".svg"))
 
 

@@ -258,6 +258,8 @@ def section(result: dict[str, Any]) -> str:
   fixed to zero, to ±c with c trained from 4 (light) or 1 (heavy), or to the values of a deterministic network (MAP).
 - The last column is MAP training under the same mask: the capacity that the mask leaves.
 
+{result.get("remark", "")}
+
 {tables}
 
 {paper_paragraph(energy[0])}

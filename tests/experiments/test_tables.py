@@ -213,20 +213,23 @@ def test_table_4_has_both_sets_and_quantised_rows_are_smaller_with_fewer_bits(
         )
         assert sizes[1] - sizes[0] == pytest.approx(weights / 8, rel=0.01)
         assert sizes[0] < rows["unshared"][0]["bytes"]
-        (shared,), (calibrated,) = rows["shared, without pretraining"], rows["... with calibrated widths"]
+        (shared,), (calibrated,) = rows["shared, without pretraining"], rows[table4.CALIBRATED]
         assert abs(calibrated["bytes"] - shared["bytes"]) < 20 and calibrated["factor"] > 0
         folder = tiny / "work" / table4.FOLDERS[name]
-        widths = [
+        sigmas = [
             pb.read(folder / f"scratch-{which}.pocket")["conv1.weight"][1]
             for which in ("shared", "calibrated")
         ]
-        ratio = (widths[1] / widths[0]).median()  # blends have a part that does not scale
+        ratio = (sigmas[1] / sigmas[0]).median()  # blends have a part that does not scale
         assert float(ratio) == pytest.approx(calibrated["factor"], rel=5e-3)
     text = table4.section(result)
-    assert "| shared, with pretraining | " in text and "the widths of mnist times" in text
+    assert "| shared, with pretraining | " in text
+    assert "On mnist without pretraining, validation images choose sigma times" in text
 
 
-def test_out_of_distribution_images_are_told_apart_by_every_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_distribution_images_are_told_apart_by_every_model(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tiny / "ood"
     other.mkdir()
     for file in table7.OOD.values():
