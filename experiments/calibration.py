@@ -24,7 +24,8 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
-from experiments.record import RESULTS, Summary, measured, summary, table, versions, write_result
+from experiments.markdown import measured, table
+from experiments.record import RESULTS, Summary, summary, versions, write_result
 from pocketbayes.cli.digits import BATCH, train_deterministic, untrained
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.data.batches import stratified_order

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from experiments.record import PAGES
+from experiments.markdown import PAGES
 from pocketbayes.files import write_atomically
 
 INDEX = PAGES.parents[1] / "RESULTS.md"

@@ -1,4 +1,4 @@
-"""What every experiment needs: parts that survive a broken run, versions, means with errors, tables and figures."""
+"""What every experiment leaves behind: parts that survive a broken run, versions, means with errors, figures."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import argparse
 import io
 import json
 import math
-import os
 import platform
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from pocketbayes.files import write_atomically
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RESULTS = Path(__file__).parent / "results"
-PAGES = Path(__file__).parents[1] / "docs" / "results"
-MACHINE = "a shared two-core x86 machine"
 
 
 def command_line(description: str | None) -> argparse.ArgumentParser:
@@ -91,57 +91,21 @@ def summary(groups: Iterable[Sequence[float]]) -> Summary:
     return Summary(float(means.mean()), float(error), len(means))
 
 
-def measured(result: dict[str, Any], *how: str) -> str:
-    """The command that measures a result again, and what that took."""
-    told = ", ".join([*how, f"torch {result['versions']['torch']}"])
-    return f"```sh\n{result['command']}\n```\n\n{told[0].upper()}{told[1:]}."
+def new_figure(width: float, height: float) -> Figure:
+    """In inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def cost(seconds: Iterable[float]) -> str:
-    """What CPU time was spent, and on what."""
-    return f"{sum(seconds) / 3600:.1f} core-hours of {MACHINE}"
-
-
-def one_core(seconds: float) -> str:
-    return f"{seconds} s on one core of {MACHINE}"
-
-
-def table(head: str, rows: Iterable[Iterable[object]]) -> str:
-    """In Markdown, from the names of the columns as they stand between bars."""
-    lines = [head, "|---" * (head.count("|") - 1) + "|"]
-    return "\n".join(lines + [f"| {' | '.join(map(str, row))} |" for row in rows])
-
-
-def picture(result: Path, words: str) -> str:
-    """The figure beside a result file, as the pages show it."""
-    return f"![{words}]({Path(os.path.relpath(result.with_suffix('.svg'), PAGES)).as_posix()})"
-
-
-def shown(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
-    """The mean with its standard error, or the one value."""
-    found = summary([[scale * value] for value in values])
-    return f"{found.mean:.{digits}f}" + (f" ± {found.error:.{digits}f}" if found.groups > 1 else "")
-
-
-def marked(gap: Summary) -> str:
-    """Bold where the difference is clear."""
-    text = f"{gap.mean:+.3f} ± {gap.error:.3f}" if gap.groups > 1 else f"{gap.mean:+.3f}"
-    return f"**{text}**" if gap.clear else text
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in quotes, since they hold commas."""
-    return ", ".join(f"“{name}”" for name in names) or "none"
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """As svg, the same bytes every time."""
+def save_figure(figure: Figure, result: Path) -> None:
+    """Beside the result file, as svg, the same bytes every time."""
     import matplotlib
 
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": path.stem}):
+    with matplotlib.rc_context({"svg.hashsalt": result.stem}):
         figure.savefig(text, format="svg", metadata={"Date": None})
-    write_atomically(path, rounded(text.getvalue()).encode())
+    write_atomically(result.with_suffix(".svg"), rounded(text.getvalue()).encode())
 
 
 def rounded(svg: str) -> str:

@@ -21,18 +21,9 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
+from experiments.markdown import measured, one_core, picture, table
 from experiments.noise.common import interval, measured_device
-from experiments.record import (
-    RESULTS,
-    command_line,
-    measured,
-    one_core,
-    picture,
-    save_figure,
-    table,
-    versions,
-    write_result,
-)
+from experiments.record import RESULTS, command_line, new_figure, save_figure, versions, write_result
 from pocketbayes.data import DataSet, Scaling, crop_flip
 from pocketbayes.likelihood import Gaussian as GaussianLikelihood
 from pocketbayes.metrics import log_predictive_density, rmse
@@ -251,9 +242,7 @@ Two networks trained with Gaussian noise from different seeds are {np.mean(apart
 
 def plot(parts: Parts, ages: torch.Tensor) -> None:
     """Predictive draws of four test images under each noise, swapped and trained; their ages as lines."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    figure = new_figure(9, 4.6)
     axes = figure.subplots(2, 4, sharey=True)
     own = parts[0, "Gaussian"]
     rows = (
@@ -272,7 +261,7 @@ def plot(parts: Parts, ages: torch.Tensor) -> None:
             ax.set(xlabel="predicted age (years)")
         line[0].set(ylabel=f"{title}\n\nfraction of draws below")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncol=4)
-    save_figure(figure, RESULT.with_suffix(".svg"))
+    save_figure(figure, RESULT)
 
 
 if __name__ == "__main__":

@@ -17,19 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.markdown import measured, one_core, picture, table
 from experiments.noise.common import in_short, mean_error, moments
 from experiments.noise.small import GRID, SIGMA, distance, outputs, points, train
 from experiments.nuts import nuts_mlp
-from experiments.record import (
-    RESULTS,
-    measured,
-    one_core,
-    picture,
-    save_figure,
-    table,
-    versions,
-    write_result,
-)
+from experiments.record import RESULTS, new_figure, save_figure, versions, write_result
 from pocketbayes.metrics import log_predictive_density
 from pocketbayes.noise import (
     Bimodal,
@@ -193,9 +185,7 @@ def devices_table(result: dict[str, Any]) -> str:
 
 
 def plot(result: dict[str, Any]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    figure = new_figure(10, 3.8)
     left, right = figure.subplots(1, 2)
     rows = result["devices"]["rows"]
     for name, row in rows.items():
@@ -217,7 +207,7 @@ def plot(result: dict[str, Any]) -> None:
     right.invert_yaxis()
     right.set(xlabel="distance / sigma of NUTS, trained with the noise")
     right.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=2)
-    save_figure(figure, RESULT.with_suffix(".svg"))
+    save_figure(figure, RESULT)
 
 
 if __name__ == "__main__":

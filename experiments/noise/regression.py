@@ -16,19 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.markdown import measured, one_core, picture, table
 from experiments.noise.common import laws, mean_error
 from experiments.noise.small import GRID, SIGMA, Points, distance, outputs, points, train
-from experiments.record import (
-    RESULTS,
-    command_line,
-    measured,
-    one_core,
-    picture,
-    save_figure,
-    table,
-    versions,
-    write_result,
-)
+from experiments.record import RESULTS, command_line, new_figure, save_figure, versions, write_result
 from pocketbayes.metrics import log_predictive_density
 from pocketbayes.noise import Gaussian, Noise
 
@@ -117,9 +108,7 @@ layer has one input, where the shape could show most. Two nets trained with Gaus
 
 def plot(bands: dict[str, Any], data: Points) -> None:
     """Mean and two standard deviations of the function for the net trained with each noise."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    figure = new_figure(11, 4.6)
     axes = figure.subplots(2, 4, sharex=True, sharey=True).ravel()
     x = GRID[::2, 0].numpy()
     for ax, (name, (mean, sigma)) in zip(axes, bands.items(), strict=True):
@@ -131,7 +120,7 @@ def plot(bands: dict[str, Any], data: Points) -> None:
         ax.grid(alpha=0.3)
     figure.supxlabel("x")
     figure.supylabel("y")
-    save_figure(figure, RESULT.with_suffix(".svg"))
+    save_figure(figure, RESULT)
 
 
 if __name__ == "__main__":

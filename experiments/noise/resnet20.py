@@ -21,18 +21,9 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from experiments.given import given_images, given_network
+from experiments.markdown import measured, one_core, picture, table
 from experiments.noise.common import interval
-from experiments.record import (
-    RESULTS,
-    command_line,
-    measured,
-    one_core,
-    picture,
-    save_figure,
-    table,
-    versions,
-    write_result,
-)
+from experiments.record import RESULTS, command_line, new_figure, save_figure, versions, write_result
 from pocketbayes import metrics
 from pocketbayes.noise import Gaussian, Noise, TwoPoint, predictive_distances
 from pocketbayes.posterior.swap import under_noise
@@ -56,8 +47,8 @@ def arguments() -> argparse.Namespace:
 def posterior(folder: str | None, weights: str) -> nn.Module:
     """Trained means, sigma by Laplace; every random number from seed 0."""
     network, train = given_network(weights), given_images(folder)
-    information = pb.sensitivity(network, train.batches(128, shuffle=True), batches=60, seed=0)
-    sigma = pb.laplace_sigma(network, information, len(train), prior=PRIOR, temperature=TEMPERATURE)
+    sensitivity = pb.sensitivity(network, train.batches(128, shuffle=True), batches=60, seed=0)
+    sigma = pb.laplace_sigma(network, sensitivity, len(train), prior=PRIOR, temperature=TEMPERATURE)
     return pb.bayesianize(network, prior=pb.ZeroMean(PRIOR), sigma=sigma)
 
 
@@ -183,9 +174,7 @@ the speed of drawing both.
 
 
 def plot(result: dict[str, Any]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    figure = new_figure(9, 3.2)
     for ax, name, label in zip(figure.subplots(1, 2), ("nll", "ece"), ("NLL (nats)", "ECE"), strict=True):
         for i, (family, each) in enumerate(result["families"].items()):
             apart = [i + 0.06 * (seed - (len(each) - 1) / 2) for seed in range(len(each))]
@@ -198,7 +187,7 @@ def plot(result: dict[str, Any]) -> None:
             ylim=(-0.6, 1.6),
         )
         ax.legend(fontsize=8)
-    save_figure(figure, RESULT.with_suffix(".svg"))
+    save_figure(figure, RESULT)
 
 
 if __name__ == "__main__":

@@ -18,18 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.markdown import measured, one_core, picture, table
 from experiments.noise.common import in_short, laws, moments
-from experiments.record import (
-    RESULTS,
-    command_line,
-    measured,
-    one_core,
-    picture,
-    save_figure,
-    table,
-    versions,
-    write_result,
-)
+from experiments.record import RESULTS, command_line, new_figure, save_figure, versions, write_result
 from pocketbayes.noise import Gaussian, Law, StudentT, TwoPoint, marginal_distances, sum_energy_distance
 
 RESULT = RESULTS / "noise/width.json"
@@ -242,9 +233,7 @@ def networks_table(result: dict[str, Any]) -> str:
 
 
 def plot(result: dict[str, Any]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    figure = new_figure(12, 4.2)
     axes = figure.subplots(1, 3, sharey=True)
     widths = np.array(result["widths"])
     titles = ("sums of n terms, exact", "[n, n, 1], sampled", "[1, n, 1], sampled")
@@ -267,7 +256,7 @@ def plot(result: dict[str, Any]) -> None:
         ax.grid(alpha=0.3)
     axes[0].set(ylabel="energy distance D² to Gaussian noise / sigma")
     axes[0].legend(fontsize=7, loc="lower left")
-    save_figure(figure, RESULT.with_suffix(".svg"))
+    save_figure(figure, RESULT)
 
 
 if __name__ == "__main__":

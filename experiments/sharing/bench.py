@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments.record import RESULTS, command_line, kept, shown
+from experiments.markdown import shown
+from experiments.record import RESULTS, command_line, kept
 from experiments.sharing.train_network import MODELS, architecture, augmentation, load_start, splits, teachers
 from pocketbayes import data, nets
 from pocketbayes.checkpoint import load_checkpoint, save_checkpoint

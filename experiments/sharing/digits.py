@@ -19,21 +19,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import pocketbayes as pb
-from experiments.record import (
-    RESULTS,
-    measured,
-    one_core,
-    picture,
-    save_figure,
-    table,
-    versions,
-    write_result,
-)
+from experiments.markdown import measured, one_core, picture, table
+from experiments.record import RESULTS, new_figure, save_figure, versions, write_result
 from pocketbayes import data, nets
 from pocketbayes.data import hold_out
 
 RESULT = RESULTS / "sharing/digits.json"
-SHARES = (0.5, 0.25, 0.1, 0.075, 0.05)
+FRACTIONS = (0.5, 0.25, 0.1, 0.075, 0.05)
 SEED = 0
 PLAN = pb.Plan(temperature=0.003, epochs=20, settling_epochs=5, seed=SEED)
 
@@ -68,9 +60,9 @@ def main() -> None:
     fp32 = 4 * sum(p.numel() for p in network.parameters())
     rows = [{"bytes": fp32, "budget": None, "test": dict(pb.evaluate(network, test))}]
     with tempfile.TemporaryDirectory() as folder:
-        for share in SHARES:
+        for fraction in FRACTIONS:
             path, model = Path(folder) / "digits.pocket", copy.deepcopy(network)
-            budget = int(share * fp32)
+            budget = int(fraction * fp32)
             report = pb.compress(
                 model,
                 loader,
@@ -82,9 +74,9 @@ def main() -> None:
             )
             loaded = pb.load(path, nets.digits_net())
             scores = dict(pb.evaluate(loaded, test, samples=30, seed=SEED))
-            rows.append({"bytes": report.bytes, "budget": budget, "share": share, "test": scores})
+            rows.append({"bytes": report.bytes, "budget": budget, "share": fraction, "test": scores})
             print(
-                f"{share:5.1%}  {report.bytes:6,} bytes  accuracy {scores['accuracy']:.4f}  nll {scores['nll']:.4f}"
+                f"{fraction:5.1%}  {report.bytes:6,} bytes  accuracy {scores['accuracy']:.4f}  nll {scores['nll']:.4f}"
             )
     result = {
         "command": "python -m experiments.sharing.digits",
@@ -129,12 +121,8 @@ each budget. The file is loaded back and scored with 30 draws on test images use
 
 
 def plot(rows: list[dict[str, Any]]) -> None:
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    figure = new_figure(9, 3.5)
+    axes = figure.subplots(1, 2)
     for ax, name, label in zip(axes, ("accuracy", "nll"), ("test accuracy", "test NLL (nats)"), strict=True):
         ax.axhline(
             rows[0]["test"][name],
@@ -153,8 +141,7 @@ def plot(rows: list[dict[str, Any]]) -> None:
         ax.minorticks_off()
         ax.grid(alpha=0.3)
         ax.legend()
-    save_figure(figure, RESULT.with_suffix(".svg"))
-    plt.close(figure)
+    save_figure(figure, RESULT)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 
 import pocketbayes as pb
-from experiments.record import RESULTS, cost, measured, picture, save_figure, table, versions, write_result
+from experiments.markdown import cost, measured, picture, table
+from experiments.record import RESULTS, new_figure, save_figure, versions, write_result
 from experiments.sharing.bench import DRAWS, METRICS, PRIOR, Bench, arguments, bench_of, quality, scores
 from experiments.sharing.train_network import MODELS
 from pocketbayes.artifact import Precision
@@ -418,23 +420,18 @@ def distillation_paragraph(name: str, runs: dict[str, Any]) -> str:
 
 def plot(result: dict[str, Any]) -> None:
     """A row of three panels for each data set: accuracy, NLL and ECE against the size of the file."""
-    import matplotlib.pyplot as plt
+    import matplotlib
 
-    with plt.rc_context({"svg.fonttype": "none", "font.size": 9}):
-        figure, axes = plt.subplots(
-            len(result), 3, figsize=(10, 3.2 * len(result)), layout="constrained", squeeze=False
-        )
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 9}):
+        figure = new_figure(10, 3.2 * len(result))
+        axes = figure.subplots(len(result), 3, squeeze=False)
         for row, (name, part) in zip(axes, result.items(), strict=True):
             for place, (ax, metric) in enumerate(zip(row, METRICS, strict=True)):
                 _panel(ax, name, part, metric, place)
-        named = {
-            label: handle
-            for ax in axes[:, 0]
-            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-        }
+        handles, labels = zip(*(ax.get_legend_handles_labels() for ax in axes[:, 0]), strict=True)
+        named = dict(zip(chain(*labels), chain(*handles), strict=True))
         figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=4)
-        save_figure(figure, RESULT.with_suffix(".svg"))
-        plt.close(figure)
+        save_figure(figure, RESULT)
 
 
 def _panel(ax: Any, name: str, part: dict[str, Any], metric: str, place: int) -> None:

@@ -28,7 +28,7 @@ class Means(NamedTuple):
         return self.whole * self.scale.view(-1, *[1] * (self.whole.dim() - 1))
 
 
-class Widths(NamedTuple):
+class Sigmas(NamedTuple):
     labels: Tensor  # uint8, in the shape of sigma
     levels: Tensor  # [2^b], rising
 
@@ -42,7 +42,7 @@ def quantise_means(mu: Tensor) -> Means:
     return Means((mu / scale.view(-1, *[1] * (mu.dim() - 1))).round().to(torch.int8), scale)
 
 
-def quantise_widths(sigma: Tensor, bits: int, rounds: int = 50) -> Widths:
+def quantise_sigma(sigma: Tensor, bits: int, rounds: int = 50) -> Sigmas:
     """To the nearest level in ln sigma; levels start at quantiles and move to the means of their members."""
     logs, count = sigma.log().flatten(), 2**bits
     places = (torch.arange(count) + 0.5) / count
@@ -53,7 +53,7 @@ def quantise_widths(sigma: Tensor, bits: int, rounds: int = 50) -> Widths:
         sums = torch.zeros_like(levels).index_add_(0, labels, logs)
         levels = torch.where(members > 0, sums / members.clamp_min(1), levels)
     labels = torch.bucketize(logs, (levels[1:] + levels[:-1]) / 2)
-    return Widths(labels.to(torch.uint8).view_as(sigma), levels.exp())
+    return Sigmas(labels.to(torch.uint8).view_as(sigma), levels.exp())
 
 
 def pack(labels: Tensor, bits: int) -> Tensor:
@@ -75,12 +75,12 @@ def save_quantised(model: nn.Module, path: str | os.PathLike[str], bits: int) ->
     tensors, found = {}, require_bayesian(model)
     for site in found:
         mu, sigma = (t.detach().contiguous() for t in site.gaussian)
-        means, widths = quantise_means(mu), quantise_widths(sigma, bits)
+        means, sigmas = quantise_means(mu), quantise_sigma(sigma, bits)
         parts = {
             "mu": means.whole,
             "scale": means.scale,
-            "sigma": pack(widths.labels, bits),
-            "levels": widths.levels,
+            "sigma": pack(sigmas.labels, bits),
+            "levels": sigmas.levels,
         }
         tensors |= {f"{site.path}.{key}": value for key, value in parts.items()}
     random = {f"{site.path}" for site in found}
@@ -105,6 +105,6 @@ def load_quantised(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
             assert isinstance(site.weight, PrivateWeight)
             site.original.copy_(Means(part["mu"], part["scale"]).values())
             labels = unpack(part["sigma"], bits, tuple(part["mu"].shape))
-            site.weight.rho.copy_(rho_from_sigma(Widths(labels, part["levels"]).values()))
+            site.weight.rho.copy_(rho_from_sigma(Sigmas(labels, part["levels"]).values()))
     model.load_state_dict(tensors, strict=False)
     return model

@@ -15,7 +15,8 @@ import torch
 
 import pocketbayes as pb
 from experiments.given import given_images, given_network
-from experiments.record import RESULTS, command_line, table, write_result
+from experiments.markdown import table
+from experiments.record import RESULTS, command_line, write_result
 from pocketbayes.sharing import fit_mixture, log_joint, make_histogram
 
 RESULT = RESULTS / "sharing/mixture_likelihood.json"
@@ -26,8 +27,8 @@ def real_points(folder: str | None, weights: str) -> torch.Tensor:
     """[N, 2] float64 (mu, sigma)."""
     network, train = given_network(weights), given_images(folder)
     torch.random.default_generator.manual_seed(SEED)
-    information = pb.sensitivity(network, train.batches(128, shuffle=True), batches=20, seed=SEED)
-    sigma = pb.laplace_sigma(network, information, len(train), prior=0.2, temperature=0.05)
+    sensitivity = pb.sensitivity(network, train.batches(128, shuffle=True), batches=20, seed=SEED)
+    sigma = pb.laplace_sigma(network, sensitivity, len(train), prior=0.2, temperature=0.05)
     mu = torch.cat([network.get_parameter(name).detach().flatten() for name in sigma])
     both = torch.stack([mu, torch.cat([s.flatten() for s in sigma.values()])], 1)[mu.abs() <= 0.2]
     return both[torch.randperm(len(both))[:POINTS]].double()

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 import pocketbayes as pb
-from experiments.record import RESULTS, cost, measured, table, versions, write_result
+from experiments.markdown import cost, measured, table
+from experiments.record import RESULTS, versions, write_result
 from experiments.sharing.bench import PROTOCOL, Bench, arguments, bench_of, counts, quality, slashed
 from experiments.sharing.table5 import paper_row
 

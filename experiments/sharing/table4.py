@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 import pocketbayes as pb
-from experiments.record import RESULTS, cost, measured, table, versions, write_result
+from experiments.markdown import cost, measured, table
+from experiments.record import RESULTS, versions, write_result
 from experiments.sharing.bench import (
     DRAWS,
     EPOCHS,

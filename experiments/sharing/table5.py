@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 import pocketbayes as pb
-from experiments.record import RESULTS, cost, measured, shown, table, versions, write_result
+from experiments.markdown import cost, measured, shown, table
+from experiments.record import RESULTS, versions, write_result
 from experiments.sharing.bench import (
     DRAWS,
     EPOCHS,

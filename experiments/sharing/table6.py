@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import pocketbayes as pb
-from experiments.record import MACHINE, RESULTS, command_line, measured, table, versions, write_result
+from experiments.markdown import MACHINE, measured, table
+from experiments.record import RESULTS, command_line, versions, write_result
 from pocketbayes import nets
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.sharing.latent import Assignment, make_latent

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments.record import RESULTS, cost, kept, measured, table, versions, write_result
+from experiments.markdown import cost, measured, table
+from experiments.record import RESULTS, kept, versions, write_result
 from experiments.sharing.bench import DRAWS, Bench, arguments, bench_of
 from experiments.sharing.table5 import paper_file
 from experiments.sharing.train_network import MODELS

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 import pocketbayes as pb
-from experiments.record import RESULTS, cost, measured, picture, save_figure, table, versions, write_result
+from experiments.markdown import cost, measured, picture, table
+from experiments.record import RESULTS, new_figure, save_figure, versions, write_result
 from experiments.sharing.bench import PROTOCOL, Bench, arguments, bench_of, counts, quality, slashed
 from experiments.sharing.table5 import paper_row
 from pocketbayes.sharing import AbsoluteMean, Outliers
@@ -111,9 +112,8 @@ def falling(rows: dict[float, Any]) -> str:
 
 def plot(result: dict[str, Any]) -> None:
     """NLL against bytes of the file, a dot for each tau."""
-    import matplotlib.pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(5, 3), layout="constrained")
+    figure = new_figure(5, 3)
+    ax = figure.subplots()
     for tau, found in result["rows"].items():
         ax.plot(found["bytes"] / 1e3, found["test"]["nll"], "o", color="tab:blue")
         ax.annotate(f" {tau}", (found["bytes"] / 1e3, found["test"]["nll"]))
@@ -122,8 +122,7 @@ def plot(result: dict[str, Any]) -> None:
     ax.margins(0.12)  # room for the words
     ax.set_title("ResNet-20, CIFAR-10: tau_w at each dot")
     ax.grid(alpha=0.3)
-    save_figure(figure, RESULT.with_suffix(".svg"))
-    plt.close(figure)
+    save_figure(figure, RESULT)
 
 
 if __name__ == "__main__":

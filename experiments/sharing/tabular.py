@@ -22,17 +22,15 @@ from typing import Any
 
 import torch
 
+from experiments.markdown import marked, measured, picture, table
 from experiments.record import (
     RESULTS,
     Summary,
     command_line,
     kept,
-    marked,
-    measured,
-    picture,
+    new_figure,
     save_figure,
     summary,
-    table,
     versions,
     write_result,
 )
@@ -71,14 +69,14 @@ def gap(rows: Rows, one: Keys, other: Keys) -> Summary:
     return summary([at(row, one) - at(row, other)] for row in rows)
 
 
-def of_setting(k: int, share: float, word: str = "blends") -> Keys:
-    return (f"sharing {k}", f"{share:g}", word)
+def of_setting(k: int, fraction: float, word: str = "blends") -> Keys:
+    return (f"sharing {k}", f"{fraction:g}", word)
 
 
 def best_outliers(rows: Rows, k: int) -> float:
     """The fraction of outliers with the lowest mean NLL on validation rows, blends on."""
     return min(
-        study.OUTLIERS, key=lambda share: over(rows, (*of_setting(k, share), "validation", "nll")).mean
+        study.OUTLIERS, key=lambda fraction: over(rows, (*of_setting(k, fraction), "validation", "nll")).mean
     )
 
 
@@ -271,14 +269,8 @@ The paper's algorithm with outliers by sensitivity alone, with blends and withou
 
 def plot(planes: dict[str, Plane], result: dict[str, Any]) -> None:
     """The plane of each table's first seed with a mixture's ellipses, and gains against K."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(
-        1, len(planes) + 1, figsize=(4.2 * (len(planes) + 1), 3.8), layout="constrained"
-    )
+    figure = new_figure(4.2 * (len(planes) + 1), 3.8)
+    axes = figure.subplots(1, len(planes) + 1)
     for ax, (name, plane) in zip(axes, planes.items(), strict=False):
         draw_plane(ax, plane, result["tables"][name][0]["mixture"]["trained"]["best"])
         ax.set_title(f"{name}, seed 0: {mixtures.DRAWN} components")
@@ -291,8 +283,7 @@ def plot(planes: dict[str, Plane], result: dict[str, Any]) -> None:
         xscale="log", xlabel="components K", ylabel="nats a weight above K = 1", title="held-out weights"
     )
     axes[-1].legend(fontsize=8, loc="upper left")
-    save_figure(figure, RESULT.with_suffix(".svg"))
-    plt.close(figure)
+    save_figure(figure, RESULT)
 
 
 def draw_plane(ax: Any, plane: Plane, best: int) -> None:

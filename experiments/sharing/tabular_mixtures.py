@@ -12,7 +12,7 @@ from pocketbayes.sharing import Mixture, fit_mixture, log_joint, make_histogram
 
 COMPONENTS = (1, 4, 16, 64, 256, 1024)
 DRAWN = 16  # components in the figure, one of those above
-WORST = 0.01  # share of the weights called badly fitted
+WORST = 0.01  # fraction of the weights called badly fitted
 
 
 class Plane(NamedTuple):
@@ -99,13 +99,13 @@ def mixture_row(plane: Plane, seed: int) -> dict[str, Any]:
 
 
 def resnet_rows(cifar: str, count: int, seeds: int) -> list[dict[str, Any]]:
-    """Mixtures over `count` weights of our ResNet-20 for CIFAR-10, others for each seed, with Laplace widths."""
+    """Mixtures over `count` weights of our ResNet-20 for CIFAR-10, others for each seed, with sigma by Laplace."""
     from experiments.sharing.train_network import MODELS, load_start, splits
 
     network, train = load_start(MODELS / "resnet20-cifar10-start.pocket", 3), splits("cifar10", cifar)[0]
     loader = train.batches(128, shuffle=True)
-    information = pb.sensitivity(network, loader, batches=20, seed=0, progress=False)
-    sigma = pb.laplace_sigma(network, information, len(train), prior=0.2)
+    sensitivity = pb.sensitivity(network, loader, batches=20, seed=0, progress=False)
+    sigma = pb.laplace_sigma(network, sensitivity, len(train), prior=0.2)
     whole = Plane.of({name: (network.get_parameter(name), s) for name, s in sigma.items()})
     rows = []
     for seed in range(seeds):

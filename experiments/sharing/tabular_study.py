@@ -115,7 +115,7 @@ class Study:
         self.work.mkdir(parents=True, exist_ok=True)
         jobs = {"posterior": self.train, "mixture": self.mixtures, "published": self.published}
         jobs |= {f"sharing {k}": partial(self.sharing, k) for k in SHARED}
-        jobs |= {f"budget {share:g}": partial(self.compress, share) for share in BUDGETS}
+        jobs |= {f"budget {fraction:g}": partial(self.compress, fraction) for fraction in BUDGETS}
         parts = {what: kept(self.path(f"{what}.json"), make) for what, make in jobs.items()}
         seconds = sum(part["seconds"] for part in parts.values())
         return {what: part["value"] for what, part in parts.items()} | {"seconds": seconds}
@@ -163,11 +163,9 @@ class Study:
         return network
 
     def _laplace(self, network: Network, temperature: float) -> dict[str, Tensor]:
-        information, rows = self._sensitivity(network), self.table.rows[0]
-        widths: dict[str, Tensor] = pb.laplace_sigma(
-            network.model, information, rows, temperature=temperature
-        )
-        return widths
+        sensitivity, rows = self._sensitivity(network), self.table.rows[0]
+        sigma: dict[str, Tensor] = pb.laplace_sigma(network.model, sensitivity, rows, temperature=temperature)
+        return sigma
 
     def _sensitivity(self, network: Network) -> dict[str, Tensor]:
         settings: dict[str, Any] = {"likelihood": network.likelihood, "seed": self.seed, "progress": False}
@@ -220,23 +218,23 @@ class Study:
     # --- what is made of the posterior
 
     def mixtures(self) -> dict[str, Any]:
-        """Mixtures over the trained posterior, and over the Laplace widths of the network it started from."""
+        """Mixtures over the trained posterior, and over sigma by Laplace of the network it started from."""
         plain = self.plain()
-        widths = self._laplace(plain, 1.0)
-        laplace = Plane.of({name: (plain.model.get_parameter(name), s) for name, s in widths.items()})
+        sigma = self._laplace(plain, 1.0)
+        laplace = Plane.of({name: (plain.model.get_parameter(name), s) for name, s in sigma.items()})
         return {"trained": mixture_row(self.plane(), self.seed), "laplace": mixture_row(laplace, self.seed)}
 
     def plane(self) -> Plane:
         return Plane.of({site.path: site.gaussian for site in stochastic_weights(self.posterior().model)})
 
     def sharing(self, components: int) -> dict[str, Any]:
-        """Each share of outliers with blends and without; sensitivity alone makes outliers here."""
+        """Each fraction of outliers with blends and without; sensitivity alone makes outliers here."""
         found: dict[str, Any] = {}
-        for share in OUTLIERS:
-            outliers = Outliers(mean=None, sensitivity_share=share, smallest_cluster=None)
+        for fraction in OUTLIERS:
+            outliers = Outliers(mean=None, sensitivity_share=fraction, smallest_cluster=None)
             for word, blend in (("blends", PUBLISHED.blend), ("none", None)):
                 how = pb.Paper(components=components, outliers=outliers, blend=blend)
-                found.setdefault(f"{share:g}", {})[word] = self._shared(how, TUNING_LR)
+                found.setdefault(f"{fraction:g}", {})[word] = self._shared(how, TUNING_LR)
         return found
 
     def published(self) -> dict[str, Any]:
@@ -252,14 +250,14 @@ class Study:
         counts = {"components": report.components, "outliers": report.outliers, "blends": report.blends}
         return counts | {"untuned": before} | self._filed(network)
 
-    def compress(self, share: float) -> dict[str, Any]:
+    def compress(self, fraction: float) -> dict[str, Any]:
         network, path = self.posterior(), self.path("compress.pocket")
         report = pb.compress(
             network.model,
             self.table.train,
             path=path,
             validation_loader=self.table.validation,
-            max_bytes=int(share * fp32_bytes(self.plain().model)),
+            max_bytes=int(fraction * fp32_bytes(self.plain().model)),
             plan=replace(PLAN, temperature=self.beta, seed=self.seed),
             likelihood=network.likelihood,
             metadata={"noise": "0.0000"},  # as long as that which comes out of training

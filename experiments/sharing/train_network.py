@@ -69,12 +69,12 @@ def stages(name: str, epochs: int) -> list[Stage]:
     return [stage for stage in (windows, whole) if stage.epochs]
 
 
-def one_cycle(share: float) -> float:
-    """The learning rate over its peak when a share of all steps is done: up in a quarter of them, then down to zero."""
+def one_cycle(done: float) -> float:
+    """The learning rate over its peak when a fraction of all steps is done: up in a quarter of them, then down to zero."""
     warm = 0.25
-    if share < warm:
-        return 0.04 + 0.96 * math.sin(math.pi / 2 * share / warm) ** 2
-    return math.cos(math.pi / 2 * min(1.0, (share - warm) / (1 - warm))) ** 2
+    if done < warm:
+        return 0.04 + 0.96 * math.sin(math.pi / 2 * done / warm) ** 2
+    return math.cos(math.pi / 2 * min(1.0, (done - warm) / (1 - warm))) ** 2
 
 
 def train(
@@ -145,7 +145,7 @@ def train(
 
 
 def save_start(net: nn.Module, training: data.DataSet, path: Path, seed: int) -> int:
-    """The network in a file of fewer than 200 KB, with Laplace widths at a temperature near zero; returns its bytes."""
+    """The network in a file of fewer than 200 KB, with sigma by Laplace at a temperature near zero; returns its bytes."""
     posterior = copy.deepcopy(net)
     found = pb.sensitivity(net, training.batches(BATCH, shuffle=True), batches=100, seed=seed, progress=False)
     sigma = pb.laplace_sigma(net, found, len(training), prior=0.2, temperature=0.001)

@@ -5,7 +5,7 @@
 Two convolutions and two linear layers from scratch, by `bayesianize`, `break_symmetry` and `fit` at beta = 1; the
 prior is zero-mean, so before a weight is fixed all permutations of channels are equally likely.  Seed s tests on the
 s-th fifth of the images.  Epochs, initial sigma and rho's learning rate were set on short trials of “vanilla” and
-“heavy, 0” with seed 0, so that the KL settles, test scores in sight; no scheme has settings of its own.  Parts
+“heavy, 0” with seed 0, so that the KL levels off, test scores in sight; no scheme has settings of its own.  Parts
 are kept under --work.
 """
 
@@ -20,18 +20,8 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from experiments.calibration import Split, split
-from experiments.record import (
-    RESULTS,
-    Summary,
-    command_line,
-    kept,
-    listed,
-    measured,
-    summary,
-    table,
-    versions,
-    write_result,
-)
+from experiments.markdown import listed, measured, table
+from experiments.record import RESULTS, Summary, command_line, kept, summary, versions, write_result
 from experiments.structure.schemes import scheme_of
 from pocketbayes import randomness
 from pocketbayes.structure import MAP, Constant, Values, Zero, neuron_graph, order_biases, residual_symmetry

@@ -21,17 +21,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.markdown import measured, picture, table
 from experiments.nuts import Reference, nuts_mlp
 from experiments.record import (
     RESULTS,
     Summary,
     command_line,
     kept,
-    measured,
-    picture,
+    new_figure,
     save_figure,
     summary,
-    table,
     versions,
     write_result,
 )
@@ -299,18 +298,16 @@ mean-field on the same network: how far its mean is off (root mean square), and 
 """
 
 
-def plot(result: dict[str, Any], path: Path) -> None:
+def plot(result: dict[str, Any]) -> None:
     """Mean and two standard deviations of predictions on seed 0, a panel for each scheme; NUTS last."""
     import matplotlib
 
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    matplotlib.rcParams |= {"svg.hashsalt": "one_dimension", "svg.fonttype": "none", "font.size": 8}
+    matplotlib.rcParams |= {"svg.fonttype": "none", "font.size": 8}
     panels = dict(result["shown"])
     panels |= {f"NUTS: {name}, [1, 20, 20, 1]": exact for name, exact in result["nuts"].items()}
     given = problem(0)
-    figure, axes = plt.subplots(5, 3, figsize=(9, 10), layout="constrained", sharex=True, sharey=True)
+    figure = new_figure(9, 10)
+    axes = figure.subplots(5, 3, sharex=True, sharey=True)
     drawn = slice(None, None, 2)  # every other point of the grid is smooth enough
     for ax, (name, row) in zip(axes.flat, panels.items(), strict=True):
         mean, sigma = np.array(row["mean"]), np.hypot(row["sigma"], NOISE)
@@ -327,8 +324,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     figure.supxlabel("x")
     figure.supylabel("y")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-    save_figure(figure, path)
-    plt.close(figure)
+    save_figure(figure, RESULT)
 
 
 # --- the whole experiment -------------------------------------------------------------------------------------
@@ -382,7 +378,7 @@ def main() -> None:
         "versions": versions(),
     }
     write_result(RESULT, result, indent=None)
-    plot(result, RESULT.with_suffix(".svg"))
+    plot(result)
 
 
 if __name__ == "__main__":

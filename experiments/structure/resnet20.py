@@ -18,7 +18,8 @@ from torch import nn
 
 import pocketbayes as pb
 from experiments.given import given_images, given_network
-from experiments.record import RESULTS, command_line, kept, listed, measured, table, versions, write_result
+from experiments.markdown import listed, measured, table
+from experiments.record import RESULTS, command_line, kept, versions, write_result
 from experiments.structure.schemes import scheme_of
 from pocketbayes.data import DataSet, crop_flip, hold_out
 from pocketbayes.structure import MAP, Zero, neuron_graph, residual_symmetry

@@ -211,7 +211,7 @@ def main() -> None:
         run_all(args.data, args.work, args.estimators, args.processes)
     result = assemble(args.data, args.work)
     write_result(RESULT, result, indent=None)
-    uci_report.plot(result, RESULT.with_suffix(".svg"))
+    uci_report.plot(result)
 
 
 if __name__ == "__main__":

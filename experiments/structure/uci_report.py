@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.record import (
-    RESULTS,
-    Summary,
-    listed,
-    marked,
-    measured,
-    picture,
-    save_figure,
-    summary,
-    table,
-)
+from experiments.markdown import listed, marked, measured, picture, table
+from experiments.record import RESULTS, Summary, new_figure, save_figure, summary
 from experiments.structure.schemes import DETERMINISTIC
 
 RESULT = RESULTS / "structure/uci.json"
@@ -300,23 +290,18 @@ def colour(name: str) -> str:
     return "tab:green" if name.startswith("ordered") else "tab:orange"
 
 
-def plot(result: dict[str, Any], path: Path) -> None:
+def plot(result: dict[str, Any]) -> None:
     """RMSE above and LPP below, a column for each data set, a row for each scheme."""
     import matplotlib
 
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    matplotlib.rcParams |= {"svg.hashsalt": "uci", "svg.fonttype": "none", "font.size": 8}
+    matplotlib.rcParams |= {"svg.fonttype": "none", "font.size": 8}
     parts = {name: part for name, part in result["draws"].items() if part["rows"]}
-    figure, axes = plt.subplots(
-        2, len(parts), figsize=(3.6 * len(parts), 5), layout="constrained", sharey=True, squeeze=False
-    )
+    figure = new_figure(3.6 * len(parts), 5)
+    axes = figure.subplots(2, len(parts), sharey=True, squeeze=False)
     for (row, key), (column, name) in ((a, b) for a in enumerate(("rmse", "lpp")) for b in enumerate(parts)):
         draw(axes[row][column], parts[name]["rows"], key, name)
     axes[0][0].invert_yaxis()
-    save_figure(figure, path)
-    plt.close(figure)
+    save_figure(figure, RESULT)
 
 
 def draw(ax: Any, rows: Rows, key: str, name: str) -> None:

@@ -129,7 +129,7 @@ def test_thresholds_and_merging_share_the_row_of_the_whole_algorithm(
     assert table8.RESULT.with_suffix(".svg").exists()
 
 
-def test_a_row_tells_which_outliers_stand_by_themselves_and_what_its_widths_cost(tiny: Path) -> None:
+def test_a_row_tells_which_outliers_stand_by_themselves_and_what_its_sigma_costs(tiny: Path) -> None:
     made = bench.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
     row = table5.ablated(made, "outliers and blends", 0)
     model, sensitivity = made.posterior()
