@@ -24,7 +24,7 @@ from rich.table import Table
 from safetensors.numpy import load_file, save_file
 
 from pocketbayes.artifact import Codebook, Pocket, Shared, decode, encode, law_of
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 Floats = NDArray[np.float32]
 RATE = 0.05  # nats of distortion, in layer variances, that a nat of label is worth: about 2.4 bits a weight

@@ -13,7 +13,7 @@ import pocketbayes as pb
 from benchmarks import peers
 from benchmarks.timing import compare, milliseconds, ratio, seconds
 from pocketbayes import nets
-from pocketbayes.ensemble import Ensemble
+from pocketbayes.prediction.ensemble import Ensemble
 
 SAMPLES = 30
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {

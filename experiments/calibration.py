@@ -3,7 +3,7 @@
 Seed s tests on the s-th fifth of the 1797 images, so that every image is tested once; the training images are all the
 others, or 300 of them, and a part of those is held out for validation.  Splits and initial weights follow the seed.
 Chosen by validation NLL within the seed are the baseline's learning rate, weight decay and epoch, and the
-Bayesian net's beta and epoch.  The Bayesian net starts from a net chosen like the baseline but trained for fewer
+Bayesian net's temperature and epoch.  The Bayesian net starts from a net chosen like the baseline but trained for fewer
 epochs, so that both have the same number in all.  Test images are looked at once, at the end: as they are, and with
 noise, which neither net has seen.
 
@@ -29,7 +29,7 @@ from experiments.record import RESULTS, Summary, summary, versions, write_result
 from pocketbayes.cli.digits import BATCH, train_deterministic, untrained
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.data.batches import stratified_order
-from pocketbayes.progress import track
+from pocketbayes.runs.progress import track
 
 RESULT = RESULTS / "calibration.json"
 SEEDS = 5
@@ -88,7 +88,7 @@ def bayesian(start: nn.Module, data: Split, seed: int, *, lr: float, beta: float
         validation=data.validation.batches(256),
         epochs=MORE,
         lr=lr,
-        beta=beta,
+        temperature=beta,
         seed=seed,
         progress=False,
     )
@@ -167,7 +167,7 @@ def headline(result: dict[str, Any]) -> str:
 
 def section(result: dict[str, Any]) -> str:
     """This experiment's part of its page."""
-    betas = "; ".join(
+    chosen = "; ".join(
         f"{rows[0]['sizes'][0]} images: {', '.join(format(row['bayesian']['chosen']['beta'], 'g') for row in rows)}"
         for rows in result["settings"]
     )
@@ -178,7 +178,7 @@ def section(result: dict[str, Any]) -> str:
 The same convolutional net (`nets.digits_net`, 22 954 parameters) trained with AdamW, and as a Bayesian net, on
 scikit-learn's 1797 digits. It is trained on all images but the tested fifth and the validation images, and on few.
 {SEEDS} seeds, each testing on another fifth. Chosen by validation NLL within the seed are the baseline's learning rate,
-weight decay and epoch, and the Bayesian net's beta and epoch (betas chosen: {betas}). The Bayesian net starts from a net
+weight decay and epoch, and the Bayesian net's temperature and epoch (temperatures chosen: {chosen}). The Bayesian net starts from a net
 trained like the baseline, has as many epochs in all, and predicts with {result["draws"]} draws. Noisy images have Gaussian noise of
 standard deviation {NOISE:g} on pixels from 0 to 16. Differences are Bayesian minus deterministic, paired by seed, and count
 beyond the 95 % quantile of Student's t; chance alone takes one comparison in twenty there.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from experiments.markdown import PAGES
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 INDEX = PAGES.parents[1] / "RESULTS.md"
 WIDTH, INDEX_WIDTH = 110, 150  # columns of prose

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

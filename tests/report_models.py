@@ -44,11 +44,11 @@ def classifier(folder: Path) -> Case:
             optimizer.step()
         model = pb.bayesianize(copy.deepcopy(plain))
         history = pb.fit(
-            model, loader, epochs=2, lr=3e-3, beta=0.05, validation=test.batches(256), progress=False
+            model, loader, epochs=2, lr=3e-3, temperature=0.05, validation=test.batches(256), progress=False
         )
         # An ellipse of half the usual size leaves some weights outside, which are blended.
         how = pb.Paper(components=24, merge=None, beyond=1.5)
-        pb.share(model, how, sensitivity=pb.sensitivity(model, loader, batches=5))
+        pb.share(model, how, fisher=pb.fisher_information(model, loader, batches=5))
         file = folder / "digits.pocket"
         pb.save(model, file, metadata={"classes": list("0123456789")})
         foreign = 2 * torch.randn(len(test), 1, 8, 8)
@@ -59,7 +59,7 @@ def classifier(folder: Path) -> Case:
         "versions": {"torch": "2.13.0"},
         "settings": {"max_bytes": 9000},
         "stages": [{"name": "sharing", "seconds": 1.5, "metrics": {"nll": 0.25}, "note": "24 components"}],
-        "histories": {"posterior": epochs, "settling": epochs[:1]},
+        "histories": {"posterior": epochs, "fine-tuning": epochs[:1]},
     }
     return Case(pb.load(file, nets.digits_net()), file, test, plain, foreign, record)
 
@@ -71,7 +71,7 @@ def regressor(folder: Path) -> Case:
         train, test = data.load("diabetes"), data.load("diabetes", split="test")
         plain = nets.mlp([10, 8, 1])
         model = pb.bayesianize(copy.deepcopy(plain))
-        likelihood = pb.likelihood.Gaussian(NOISE)
+        likelihood = pb.likelihood.Homoscedastic(NOISE)
         pb.fit(
             model, train.batches(64, shuffle=True), epochs=5, lr=1e-2, likelihood=likelihood, progress=False
         )

@@ -25,14 +25,14 @@ def private() -> nn.Module:
 
 def by_rate() -> nn.Module:
     model = private()
-    pb.share(model, pb.Rate(trade=0.5, components=8, escape_bits=8.0))
+    pb.share(model, pb.Rate(lambda_=0.5, components=8, outlier_bits=8.0))
     return model
 
 
 def by_paper() -> nn.Module:
     """Outliers and blends among the weights."""
     model = private()
-    outliers = Outliers(mean=AbsoluteMean(0.35), sensitivity_share=None, smallest_cluster=2)
+    outliers = Outliers(mean=AbsoluteMean(0.35), fisher_fraction=None, smallest_cluster=2)
     report = pb.share(model, pb.Paper(components=6, outliers=outliers, merge=None, beyond=1.0))
     assert report.outliers > 0
     assert report.blends > 0
@@ -42,7 +42,7 @@ def by_paper() -> nn.Module:
 def latent() -> nn.Module:
     model = private()
     make_latent(model, 8)
-    Assignment(model, pb.Rate(trade=0.5, components=8)).renew()
+    Assignment(model, pb.Rate(lambda_=0.5, components=8)).renew()
     return model
 
 
@@ -59,7 +59,7 @@ def partly_fixed() -> nn.Module:
 
 def fixed_and_shared() -> nn.Module:
     model = partly_fixed()
-    pb.share(model, pb.Rate(trade=0.5, components=8, escape_bits=8.0))
+    pb.share(model, pb.Rate(lambda_=0.5, components=8, outlier_bits=8.0))
     return model
 
 
@@ -89,7 +89,7 @@ def test_draws_have_the_stated_mean_and_sigma(build) -> None:
     model = build()
     site = stochastic_weights(model)[0]
     w = draws_of_first(model, DRAWS)  # [S, *shape]
-    mu, sigma = site.gaussian
+    mu, sigma = site.moments
     z_mean = (w.mean(0) - mu) / (sigma / DRAWS**0.5)
     z_var = (w.var(0) / sigma.square() - 1) / (2 / DRAWS) ** 0.5
     assert z_mean.abs().max() < 4.5
@@ -123,8 +123,8 @@ def test_the_kl_is_the_sum_over_independent_weights(build) -> None:
     model = build()
     expected = sum(
         torch.distributions.kl_divergence(
-            torch.distributions.Normal(*site.gaussian),
-            torch.distributions.Normal(torch.zeros_like(site.gaussian.mu), site.weight.prior_sigma),
+            torch.distributions.Normal(*site.moments),
+            torch.distributions.Normal(torch.zeros_like(site.moments.mu), site.weight.prior_sigma),
         ).sum()
         for site in stochastic_weights(model)
     )
@@ -194,7 +194,7 @@ class Checkpointed(nn.Module):
 def test_gradient_checkpointing_gives_the_same_gradients(calls: int, reentrant: bool) -> None:
     """Several forward passes, one backward pass: each recomputation sees the draw of its own forward pass."""
     plain = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    model = pb.bayesianize(Checkpointed(plain), sigma=pb.Constant(0.5))
+    model = pb.bayesianize(Checkpointed(plain), sigma=pb.Absolute(0.5))
     x = torch.randn(4, 6, dtype=torch.double, requires_grad=True)
 
     def gradients(mode: bool | None) -> Tensor:

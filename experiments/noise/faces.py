@@ -25,13 +25,13 @@ from experiments.markdown import measured, one_core, picture, table
 from experiments.noise.common import interval, measured_device
 from experiments.record import RESULTS, command_line, new_figure, save_figure, versions, write_result
 from pocketbayes.data import DataSet, Scaling, crop_flip
-from pocketbayes.likelihood import Gaussian as GaussianLikelihood
+from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.metrics import log_predictive_density, rmse
 from pocketbayes.noise import Bimodal, Gaussian, Noise, predictive_distances
-from pocketbayes.posterior.swap import under_noise
+from pocketbayes.posterior.with_noise import under_noise
 
 RESULT = RESULTS / "noise/faces.json"
-EPOCHS, LR, BETA, DRAWS, TEST = 10, 2e-3, 0.1, 60, 1000
+EPOCHS, LR, TEMPERATURE, DRAWS, TEST = 10, 2e-3, 0.1, 60, 1000
 Parts = dict[tuple[int, str], dict[str, Any]]  # by (seed, noise in training)
 
 
@@ -84,7 +84,7 @@ def train_and_look(
     train, validation, test = sets
     torch.random.default_generator.manual_seed(seed)
     model = pb.bayesianize(network(), noise=noises[name])
-    likelihood = GaussianLikelihood(0.5, learned=True)
+    likelihood = Homoscedastic(0.5, learned=True)
     started = time.process_time()
     pb.fit(
         model,
@@ -92,7 +92,7 @@ def train_and_look(
         epochs=EPOCHS,
         lr=LR,
         likelihood=likelihood,
-        beta=BETA,
+        temperature=TEMPERATURE,
         validation=validation.batches(250),
         checkpoint=run.with_suffix(".safetensors"),
         seed=seed,
@@ -141,7 +141,7 @@ def main() -> None:
         "command": f"python -m experiments.noise.faces --data DIR --device rram_read_noise.npz --seeds {args.seeds}",
         "test": TEST,
         "epochs": EPOCHS,
-        "beta": BETA,
+        "beta": TEMPERATURE,
         "draws": DRAWS,
         **analysis(parts, sets[2].y[:, 0], args.seeds),
         "seed": list(range(args.seeds)),
@@ -225,7 +225,7 @@ def section(result: dict[str, Any]) -> str:
     )
     return f"""## Age from face images with device noise, trained and swapped
 
-{measured(result, one_core(result["seconds"]))} A convolutional net of 90 000 weights, {result["epochs"]} epochs, beta {result["beta"]}, best
+{measured(result, one_core(result["seconds"]))} A convolutional net of 90 000 weights, {result["epochs"]} epochs, temperature {result["beta"]}, best
 epoch by validation NLL. {result["test"]:,} test images used once, {result["draws"]} draws, {len(result["seed"])} seeds. RMSE is in years, NLL
 is that of the age in years. In brackets is the difference to training and predicting with Gaussian noise, with its 95 %
 interval over seeds, paired by seed. Distance is the energy distance to the Gaussian draws over their sigma, mean over
@@ -250,7 +250,10 @@ def plot(parts: Parts, ages: torch.Tensor) -> None:
             "trained with Gaussian noise,\nthen put on the device",
             {n: own[n] for n in ("Gaussian", "bimodal", "RRAM")},
         ),
-        ("trained and drawn\nwith the noise", {n: parts[0, n][n] for n in ("Gaussian", "bimodal", "RRAM")}),
+        (
+            "trained and drawn\nwith the noise",
+            {n: parts[0, n][n] for n in ("Gaussian", "bimodal", "RRAM")},
+        ),
     )
     for line, (title, drawn) in zip(axes, rows, strict=True):
         for image, ax in enumerate(line):

@@ -26,7 +26,7 @@ from experiments.noise.common import interval
 from experiments.record import RESULTS, command_line, new_figure, save_figure, versions, write_result
 from pocketbayes import metrics
 from pocketbayes.noise import Gaussian, Noise, TwoPoint, predictive_distances
-from pocketbayes.posterior.swap import under_noise
+from pocketbayes.posterior.with_noise import under_noise
 
 RESULT = RESULTS / "noise/resnet20.json"
 FAMILIES: dict[str, Noise] = {"Gaussian": Gaussian(), "signs": TwoPoint()}
@@ -47,8 +47,8 @@ def arguments() -> argparse.Namespace:
 def posterior(folder: str | None, weights: str) -> nn.Module:
     """Trained means, sigma by Laplace; every random number from seed 0."""
     network, train = given_network(weights), given_images(folder)
-    sensitivity = pb.sensitivity(network, train.batches(128, shuffle=True), batches=60, seed=0)
-    sigma = pb.laplace_sigma(network, sensitivity, len(train), prior=PRIOR, temperature=TEMPERATURE)
+    fisher = pb.fisher_information(network, train.batches(128, shuffle=True), batches=60, seed=0)
+    sigma = pb.laplace_sigma(network, fisher, len(train), prior=PRIOR, temperature=TEMPERATURE)
     return pb.bayesianize(network, prior=pb.ZeroMean(PRIOR), sigma=sigma)
 
 

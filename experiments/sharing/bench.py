@@ -23,8 +23,8 @@ from experiments.markdown import shown
 from experiments.record import RESULTS, command_line, kept
 from experiments.sharing.train_network import MODELS, architecture, augmentation, load_start, splits, teachers
 from pocketbayes import data, nets
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.posterior.weights import sites
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.sharing import Outliers
 from pocketbayes.sharing.outliers import before_sharing
 
@@ -37,10 +37,10 @@ files loaded from disk. The time is besides training the posterior."""  # of Tab
 
 
 class Posterior(NamedTuple):
-    """Stage 1: a private Gaussian for each weight, and the sensitivities that sigma and outliers come from."""
+    """Stage 1: a mean and a sigma for each weight, and the Fisher information that sigma and outliers come from."""
 
     model: nn.Module
-    sensitivity: dict[str, Tensor]
+    fisher: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -99,21 +99,21 @@ class Bench:
         network = self.plain()
         if not path.exists():
             self.work.mkdir(parents=True, exist_ok=True)
-            sensitivity = pb.sensitivity(network, self.training(), batches=100, seed=0)
-            sigma = pb.laplace_sigma(network, sensitivity, self.images, prior=PRIOR, temperature=TEMPERATURE)
+            fisher = pb.fisher_information(network, self.training(), batches=100, seed=0)
+            sigma = pb.laplace_sigma(network, fisher, self.images, prior=PRIOR, temperature=TEMPERATURE)
             pb.bayesianize(network, prior=pb.ZeroMean(PRIOR), sigma=sigma)
             self.fit(network, "posterior", EPOCHS, seed=0)
-            save_checkpoint(path, {"model": dict(network.state_dict()), "sensitivity": sensitivity})
-            return Posterior(network, sensitivity)
+            save_checkpoint(path, {"model": dict(network.state_dict()), "fisher": fisher})
+            return Posterior(network, fisher)
         found = load_checkpoint(path)
         pb.bayesianize(network, prior=pb.ZeroMean(PRIOR))
         network.load_state_dict(found["model"])
-        return Posterior(network, found["sensitivity"])
+        return Posterior(network, found["fisher"])
 
     def fit(self, model: nn.Module, name: str, epochs: int, seed: int, **settings: Any) -> pb.History:
         """On the tempered ELBO, resumable under that name."""
         checkpoint = self.work / f"{name}-training.safetensors"
-        settings = {"lr": LR, "rho_lr": LR, "beta": TEMPERATURE, "anneal": 0.0} | settings
+        settings = {"lr": LR, "rho_lr": LR, "temperature": TEMPERATURE, "anneal": 0.0} | settings
         return pb.fit(
             model,
             self.training(),
@@ -147,9 +147,9 @@ class Bench:
         self, name: str, how: pb.Paper, seed: int = 0, start: Callable[[], Posterior] | None = None
     ) -> dict[str, Any]:
         """Leaves the file NAME.pocket under --work."""
-        model, sensitivity = (start or self.posterior)()
-        own = outliers_of_their_own(model, sensitivity, how.outliers)
-        report = pb.share(model, how, sensitivity=sensitivity)
+        model, fisher = (start or self.posterior)()
+        own = outliers_of_their_own(model, fisher, how.outliers)
+        report = pb.share(model, how, fisher=fisher)
         print(f"{name}: {report}", flush=True)
         self.fit(model, name, EPOCHS, seed)
         path = self.work / f"{name}.pocket"
@@ -164,7 +164,7 @@ class Bench:
             "blends": report.blends,
             "scalars": report.trainable,
             "bits_a_label": report.bits_per_weight,
-            "cost_of_widths": cost_of_sigma(path, sensitivity),
+            "cost_of_widths": cost_of_sigma(path, fisher),
             "validation": scores(pb.evaluate(model, self.validation(), samples=8, seed=seed)),
             "test": self.score_file(path, seed),
             "seed": seed,
@@ -178,20 +178,18 @@ class Bench:
         return scores(pb.evaluate(model, self.test_set().batches(250), samples=DRAWS, seed=seed))
 
 
-def outliers_of_their_own(model: nn.Module, sensitivity: dict[str, Tensor], rules: Outliers) -> int:
-    """How many weights are outliers by their mean or sensitivity, whatever clusters the others form."""
+def outliers_of_their_own(model: nn.Module, fisher: dict[str, Tensor], rules: Outliers) -> int:
+    """How many weights are outliers by their mean or Fisher information, whatever clusters the others form."""
     found = list(sites(model))
-    masks = before_sharing(
-        rules, [site.gaussian.mu for site in found], [sensitivity[site.path] for site in found]
-    )
+    masks = before_sharing(rules, [site.moments.mu for site in found], [fisher[site.path] for site in found])
     return sum(int(mask.sum()) for mask in masks)
 
 
-def cost_of_sigma(path: Path, sensitivity: dict[str, Tensor]) -> dict[str, float]:
+def cost_of_sigma(path: Path, fisher: dict[str, Tensor]) -> dict[str, float]:
     """1/2 sum_i g_i sigma_i^2 of a file, the nats a draw adds to the training NLL to second order, and the part of it that
     falls to the hundredth of the weights with the most."""
     found = pb.read(path)
-    each = torch.cat([(g.double() * found[name][1] ** 2).flatten() / 2 for name, g in sensitivity.items()])
+    each = torch.cat([(g.double() * found[name][1] ** 2).flatten() / 2 for name, g in fisher.items()])
     worst = each.topk(max(1, len(each) // 100)).values
     return {"nats": round(float(each.sum()), 5), "worst": round(float(worst.sum() / each.sum()), 4)}
 

@@ -27,7 +27,7 @@ from pocketbayes.data import hold_out
 RESULT = RESULTS / "sharing/digits.json"
 FRACTIONS = (0.5, 0.25, 0.1, 0.075, 0.05)
 SEED = 0
-PLAN = pb.Plan(temperature=0.003, epochs=20, settling_epochs=5, seed=SEED)
+PLAN = pb.Plan(temperature=0.003, epochs=20, finetune_epochs=5, seed=SEED)
 
 
 def train(network: nn.Module, loader: Any, validation: Any, epochs: int = 40) -> nn.Module:

@@ -28,7 +28,7 @@ from experiments.sharing.bench import DRAWS, METRICS, PRIOR, Bench, arguments, b
 from experiments.sharing.train_network import MODELS
 from pocketbayes.artifact import Precision
 from pocketbayes.cli.card import card_of
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 RESULT = RESULTS / "sharing/frontier.json"
 SEEDS = 3
@@ -49,12 +49,12 @@ class Course(NamedTuple):
 PLAN = pb.Plan(prior=PRIOR, distillation=0.5, calibrate=True)
 DIGITS = replace(PLAN, temperature=0.02, epochs=2)
 CALM = replace(  # nearly all targets from the teachers, and a temperature at which sigma needs no factor
-    PLAN, temperature=0.015, epochs=4, settling_epochs=0, rho_lr=1e-3, distillation=0.9, calibrate=False
+    PLAN, temperature=0.015, epochs=4, finetune_epochs=0, rho_lr=1e-3, distillation=0.9, calibrate=False
 )
 COURSES = {
     "cifar10": Course(
         (200_000, 90_000, 64_000, 40_000),
-        replace(PLAN, temperature=0.02, epochs=3, settling_epochs=0, lr=1e-3, rho_lr=1e-3),
+        replace(PLAN, temperature=0.02, epochs=3, finetune_epochs=0, lr=1e-3, rho_lr=1e-3),
         90_000,
         replace(CALM, lr=1e-3),
         {64_000: replace(CALM, lr=2e-3)},
@@ -346,7 +346,7 @@ def recipe(settings: dict[str, Any]) -> str:
     taught = f"{plan['distillation']:.0%} of the targets from {teachers} teacher{'s' * (teachers > 1)} (the start{' and its earlier cycle' * (teachers > 1)})"
     return (
         f"temperature {plan['temperature']:g}, {plan['epochs']} epochs of sharing {sigma} (learning rate {plan['lr']:g}), "
-        f"{plan['settling_epochs']} of fine-tuning, {taught if teachers else 'no teacher'}"
+        f"{plan['finetune_epochs']} of fine-tuning, {taught if teachers else 'no teacher'}"
         + ", sigma calibrated on validation images" * plan["calibrate"]
         + f", norms and biases in {bits} bits" * (bits != Precision().plain)
     )
@@ -368,7 +368,7 @@ def stages_paragraph(runs: dict[str, Any]) -> str:
     run = runs["best-0"]
     told = "; ".join(f"{stage} {in_words(found)}" for stage, found in run["validation"].items())
     factor = f" ({run['calibration']})" if run["calibration"] else ""
-    words = f"{told}{factor}".replace("settling", "fine-tuning").replace("widths", "sigma")
+    words = f"{told}{factor}".replace("widths", "sigma")
     return f"Validation images, best row, seed 0, accuracy / NLL / ECE after each stage: {words}."
 
 
@@ -385,7 +385,7 @@ def tried_table(name: str, part: dict[str, Any]) -> str:
         rows.append(
             (
                 f"{plan['temperature']:g}",
-                f"{plan['epochs']} + {plan['settling_epochs']}",
+                f"{plan['epochs']} + {plan['finetune_epochs']}",
                 f"{plan['lr']:g}",
                 "trained" if plan["rho_lr"] else "Laplace",
                 run["calibration"].removeprefix("widths "),

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.files import write_atomically
 from pocketbayes.posterior.gaussian import rho_from_sigma
-from pocketbayes.posterior.weights import PrivateWeight, require_bayesian
+from pocketbayes.posterior.weights import MeanFieldWeight, require_bayesian
+from pocketbayes.runs.files import write_atomically
 
 BITS = (1, 2, 4)
 
@@ -74,7 +74,7 @@ def save_quantised(model: nn.Module, path: str | os.PathLike[str], bits: int) ->
 
     tensors, found = {}, require_bayesian(model)
     for site in found:
-        mu, sigma = (t.detach().contiguous() for t in site.gaussian)
+        mu, sigma = (t.detach().contiguous() for t in site.moments)
         means, sigmas = quantise_means(mu), quantise_sigma(sigma, bits)
         parts = {
             "mu": means.whole,
@@ -102,7 +102,7 @@ def load_quantised(path: str | os.PathLike[str], model: nn.Module) -> nn.Module:
     with torch.no_grad():
         for site in require_bayesian(model):
             part = {key: tensors.pop(f"{site.path}.{key}") for key in ("mu", "scale", "sigma", "levels")}
-            assert isinstance(site.weight, PrivateWeight)
+            assert isinstance(site.weight, MeanFieldWeight)
             site.original.copy_(Means(part["mu"], part["scale"]).values())
             labels = unpack(part["sigma"], bits, tuple(part["mu"].shape))
             site.weight.rho.copy_(rho_from_sigma(Sigmas(labels, part["levels"]).values()))

@@ -27,8 +27,8 @@ def real_points(folder: str | None, weights: str) -> torch.Tensor:
     """[N, 2] float64 (mu, sigma)."""
     network, train = given_network(weights), given_images(folder)
     torch.random.default_generator.manual_seed(SEED)
-    sensitivity = pb.sensitivity(network, train.batches(128, shuffle=True), batches=20, seed=SEED)
-    sigma = pb.laplace_sigma(network, sensitivity, len(train), prior=0.2, temperature=0.05)
+    fisher = pb.fisher_information(network, train.batches(128, shuffle=True), batches=20, seed=SEED)
+    sigma = pb.laplace_sigma(network, fisher, len(train), prior=0.2, temperature=0.05)
     mu = torch.cat([network.get_parameter(name).detach().flatten() for name in sigma])
     both = torch.stack([mu, torch.cat([s.flatten() for s in sigma.values()])], 1)[mu.abs() <= 0.2]
     return both[torch.randperm(len(both))[:POINTS]].double()

@@ -33,7 +33,7 @@ from experiments.sharing.bench import (
 )
 from experiments.sharing.int8 import BITS, load_quantised, save_quantised
 from experiments.sharing.table5 import SEEDS, paper_row
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 
 RESULT = RESULTS / "sharing/table4.json"
 FOLDERS = {"cifar10": "", "mnist": "mnist"}  # all tables of CIFAR-10 share their rows
@@ -65,7 +65,7 @@ def from_scratch(bench: Bench) -> Posterior:
     if path.exists():
         found = load_checkpoint(path)
         model.load_state_dict(found["model"])
-        return Posterior(model, found["sensitivity"])
+        return Posterior(model, found["fisher"])
     bench.work.mkdir(parents=True, exist_ok=True)
     epochs = SCRATCH_EPOCHS[bench.name]
     steps = epochs * len(bench.training())
@@ -79,9 +79,9 @@ def from_scratch(bench: Bench) -> Posterior:
             optimizer, [4e-3, 2e-2], total_steps=steps + 1, pct_start=0.25
         ),
     )
-    sensitivity = pb.sensitivity(model, bench.training(), batches=100, seed=0)
-    save_checkpoint(path, {"model": dict(model.state_dict()), "sensitivity": sensitivity})
-    return Posterior(model, sensitivity)
+    fisher = pb.fisher_information(model, bench.training(), batches=100, seed=0)
+    save_checkpoint(path, {"model": dict(model.state_dict()), "fisher": fisher})
+    return Posterior(model, fisher)
 
 
 def dense_rows(
@@ -215,7 +215,7 @@ def without_pretraining(result: dict[str, Any]) -> str:
     run = result["cifar10"]["rows"]["shared, without pretraining"][0]
     return (
         f"From random weights {SCRATCH_EPOCHS['cifar10']} epochs reach {100 * run['test']['accuracy']:.2f} % on cifar10. The paper, whose settings name 200 and 250 epochs, has 90.91. "
-        f"There {run['outliers_of_their_own']:,} of the weights are outliers by their own mean or sensitivity, since many end beyond 0.2. That makes the file large."
+        f"There {run['outliers_of_their_own']:,} of the weights are outliers by their own mean or Fisher information, since many end beyond 0.2. That makes the file large."
     )
 
 

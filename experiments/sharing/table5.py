@@ -33,7 +33,7 @@ from pocketbayes.sharing import Outliers
 
 RESULT = RESULTS / "sharing/table5.json"
 SEEDS = 3
-NO_OUTLIERS = Outliers(mean=None, sensitivity_share=None, smallest_cluster=None)
+NO_OUTLIERS = Outliers(mean=None, fisher_fraction=None, smallest_cluster=None)
 CONFIGURATIONS = {
     "outliers and blends": pb.Paper(),
     "no blends": pb.Paper(blend=None),
@@ -151,7 +151,7 @@ the posterior. {counted if several else one_run}
 
 Where this differs from the paper: there blends give half a point and outliers three quarters, here outliers give
 {in_points(rows, "no outliers"):.1f} points and blends {in_points(rows, "no blends"):.2f}. An ECE of more than a tenth at 90 % accuracy can only be too little confidence, and it comes
-from the standard deviations. Their cost, 1/2 sum g sigma^2 over the file's weights (g from `pb.sensitivity`), is what a
+from the standard deviations. Their cost, 1/2 sum g sigma^2 over the file's weights (g from `pb.fisher_information`), is what a
 draw adds to the training NLL to second order. Without outliers it is {without["nats"]:.3f} nats an image, {without["worst"]:.0%} of it from a
 hundredth of the weights; with them {whole["nats"]:.3f} and {whole["worst"]:.0%}. Weights that the loss is sensitive to have a small sigma, and take
 the sigma of their cluster if nothing keeps them apart.

@@ -85,7 +85,7 @@ def section(result: dict[str, Any]) -> str:
 
 {measured(result, "seed 0", cost(found["seconds"] for found in rows.values()))} {PROTOCOL}
 
-{table("| tau_w | outliers | by their own mean or sensitivity | blends | components | trained scalars | bytes | accuracy (%) | NLL | ECE | cost of sigma | paper: accuracy / NLL / ECE / outliers |", cells)}
+{table("| tau_w | outliers | by their own mean or Fisher information | blends | components | trained scalars | bytes | accuracy (%) | NLL | ECE | cost of sigma | paper: accuracy / NLL / ECE / outliers |", cells)}
 
 {falling({float(tau): found for tau, found in rows.items()})} By validation NLL tau = {best} is best, {found["outliers"]:,} outliers of {WEIGHTS:,} weights. The cost of sigma
 is that of Table 5: a large weight in a narrow minimum, not kept apart, takes the sigma of its cluster. One run a row,
@@ -105,7 +105,7 @@ def falling(rows: dict[float, Any]) -> str:
         return "Outliers fall with tau, as they must; the paper's counts do not."
     assert own
     return (
-        "Outliers by their own mean or sensitivity fall with tau, as they must; the members of small clusters that are "
+        "Outliers by their own mean or Fisher information fall with tau, as they must; the members of small clusters that are "
         "added to them need not. The paper's counts go up and down by tens of thousands."
     )
 

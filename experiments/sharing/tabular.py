@@ -3,7 +3,7 @@
     python -m experiments.sharing.tabular --data DIR      # a folder with power.npz and kin8nm.npz: x and y
 
 ReLU MLPs [d, 256, 256, 1] with Gaussian noise that is learned, on targets standardised by the training rows.  A seed
-shuffles the rows into 80 % training, 10 % validation and 10 % test; beta is chosen on validation rows.  From that
+shuffles the rows into 80 % training, 10 % validation and 10 % test; the temperature is chosen on validation rows.  From that
 posterior: mixtures over the plane (mu, sigma) judged on the half of the weights that they were not fitted to, the
 sharing paper's algorithm with several fractions of outliers, and `compress`.  Validation rows decide, test rows score the
 files loaded back.
@@ -175,7 +175,7 @@ def sharing_reading(name: str, rows: Rows, k: int) -> str:
     """Outliers and blends at one K, and `compress` to the largest budget beside it."""
     best = best_outliers(rows, k)
     chosen = of_setting(k, best)
-    others = [s for s in (0.0, study.PUBLISHED.outliers.sensitivity_share) if s != best]
+    others = [s for s in (0.0, study.PUBLISHED.outliers.fisher_fraction) if s != best]
     less = [
         f"{marked(gap(rows, (*chosen, *NLL), (*of_setting(k, s), *NLL)))} against {s:.1%}" for s in others
     ]
@@ -209,7 +209,7 @@ def section(result: dict[str, Any]) -> str:
         f"{name}: {' / '.join(f'{n:,}' for n in row['rows'])} rows, {row['weights']:,} weights, one unit of the target is {row['unit']:.3g}"
         for name, row in first.items()
     )
-    betas = "; ".join(
+    chosen = "; ".join(
         f"{name} {', '.join(format(row['posterior']['beta'], 'g') for row in rows)}"
         for name, rows in tables.items()
     )
@@ -230,22 +230,22 @@ def section(result: dict[str, Any]) -> str:
 ReLU MLPs [d, {", ".join(map(str, study.HIDDEN))}, 1] with Gaussian noise on standardised targets (training / validation / test: {sizes}).
 
 - One set of weights by {study.EPOCHS} epochs: the best one on validation rows, whose residuals are its noise.
-- Then {study.POSTERIOR_EPOCHS} epochs of `fit` from sigma by Laplace at each beta of {", ".join(f"{beta:g}" for beta in study.BETAS)}. Validation rows chose, seed by
-  seed, {betas}. All below starts from that posterior.
+- Then {study.POSTERIOR_EPOCHS} epochs of `fit` from sigma by Laplace at each temperature of {", ".join(f"{each:g}" for each in study.TEMPERATURES)}. Validation rows chose, seed by
+  seed, {chosen}. All below starts from that posterior.
 - Sharing by the paper's algorithm is followed by {study.TUNING_EPOCHS} epochs (lr {study.TUNING_LR:g}, the best of a few on validation rows of power, seed
-  0; for K = {study.PUBLISHED.components} the better of it and {study.LR:g}), `compress` takes {study.PLAN.epochs} + {study.PLAN.settling_epochs}.
+  0; for K = {study.PUBLISHED.components} the better of it and {study.LR:g}), `compress` takes {study.PLAN.epochs} + {study.PLAN.finetune_epochs}.
 - Files hold the noise, are loaded back and scored with {study.SAMPLES} draws. ± is over seeds, each with its own split. Differences are
   paired by seed, and bold where beyond the 95 % quantile of Student's t.
 
 {files_table(tables)}
 
-The paper's K and thresholds (|mu| above {rules.mean.tau}, {rules.sensitivity_share:.0%} by sensitivity, clusters under {rules.smallest_cluster}) make outliers of {outliers}.
+The paper's K and thresholds (|mu| above {rules.mean.tau}, {rules.fisher_fraction:.0%} by Fisher information, clusters under {rules.smallest_cluster}) make outliers of {outliers}.
 The paper's other rows have the fraction that validation rows chose.
 
 ### How well a mixture describes the weights
 
 Mixtures over (mu, sigma) fitted to a random half of the weights. The numbers are nats a weight on the other half, above
-those of one Gaussian, for sigma trained at the chosen beta and for sigma by Laplace at beta 1.{beside} Last rows: what is
+those of one Gaussian, for sigma trained at the chosen temperature and for sigma by Laplace at temperature 1.{beside} Last rows: what is
 gained if each layer has its own proportions of the same components, or its own components, about as many in total.
 
 {mixture_table(planes)}
@@ -259,7 +259,7 @@ a mixture of {mixtures.DRAWN} for all layers takes the place of their layer's ow
 
 ### Outliers and blends
 
-The paper's algorithm with outliers by sensitivity alone, with blends and without.
+The paper's algorithm with outliers by Fisher information alone, with blends and without.
 
 {sharing_table(tables)}
 

@@ -104,8 +104,8 @@ def resnet_rows(cifar: str, count: int, seeds: int) -> list[dict[str, Any]]:
 
     network, train = load_start(MODELS / "resnet20-cifar10-start.pocket", 3), splits("cifar10", cifar)[0]
     loader = train.batches(128, shuffle=True)
-    sensitivity = pb.sensitivity(network, loader, batches=20, seed=0, progress=False)
-    sigma = pb.laplace_sigma(network, sensitivity, len(train), prior=0.2)
+    fisher = pb.fisher_information(network, loader, batches=20, seed=0, progress=False)
+    sigma = pb.laplace_sigma(network, fisher, len(train), prior=0.2)
     whole = Plane.of({name: (network.get_parameter(name), s) for name, s in sigma.items()})
     rows = []
     for seed in range(seeds):

@@ -16,24 +16,25 @@ from torch import Tensor, nn
 import pocketbayes as pb
 from experiments.record import kept
 from experiments.sharing.tabular_mixtures import Plane, mixture_row
-from pocketbayes import nets, randomness
+from pocketbayes import nets
 from pocketbayes.artifact import decode
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.data.batches import BatchLoader
-from pocketbayes.likelihood import Gaussian
+from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.runs import randomness
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.sharing import Outliers
 
 TABLES = ("power", "kin8nm")
 HIDDEN = (256, 256)
 BATCH, LR, TUNING_LR = 256, 1e-3, 3e-3
 EPOCHS, POSTERIOR_EPOCHS, TUNING_EPOCHS = 60, 20, 8
-BETAS = (1.0, 0.1, 0.01, 0.001)
+TEMPERATURES = (1.0, 0.1, 0.01, 0.001)
 SHARED = (64, 1024)  # components that weights share
-OUTLIERS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)  # shares of all weights, by sensitivity
+OUTLIERS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)  # fractions of all weights, by Fisher information
 PUBLISHED = pb.Paper()
 BUDGETS = (0.25, 0.1, 0.05)  # of the fp32 bytes
-PLAN = pb.Plan(epochs=6, settling_epochs=2, lr=LR)
+PLAN = pb.Plan(epochs=6, finetune_epochs=2, lr=LR)
 SAMPLES = 30
 
 
@@ -76,7 +77,7 @@ class Network(NamedTuple):
     """A model, deterministic or Bayesian, and the noise of what it predicts."""
 
     model: nn.Module
-    likelihood: Gaussian
+    likelihood: Homoscedastic
 
 
 def fresh(inputs: int, seed: int) -> nn.Sequential:
@@ -126,50 +127,56 @@ class Study:
     # --- the network and its posterior
 
     def train(self) -> dict[str, Any]:
-        """One set of weights, then the posterior at each beta; the best on validation rows is kept in a file."""
+        """One set of weights, then the posterior at each temperature; the best on validation rows is kept in a file."""
         start = self._deterministic()
-        tried = {beta: self._posterior(start, beta) for beta in BETAS}
-        nll = {beta: scores(tried[beta], self.table.validation, self.seed)["nll"] for beta in BETAS}
-        beta = min(BETAS, key=nll.__getitem__)
-        state = {"model": dict(tried[beta].model.state_dict()), "plain": dict(start.model.state_dict())}
+        tried = {temperature: self._posterior(start, temperature) for temperature in TEMPERATURES}
+        nll = {
+            temperature: scores(tried[temperature], self.table.validation, self.seed)["nll"]
+            for temperature in TEMPERATURES
+        }
+        temperature = min(TEMPERATURES, key=nll.__getitem__)
+        state = {
+            "model": dict(tried[temperature].model.state_dict()),
+            "plain": dict(start.model.state_dict()),
+        }
         save_checkpoint(
-            self.path("state.safetensors"), state | {"noise": tried[beta].likelihood.sigma.item()}
+            self.path("state.safetensors"), state | {"noise": tried[temperature].likelihood.sigma.item()}
         )
         return {
             "rows": self.table.rows,
             "unit": self.table.unit,
             "fp32": fp32_bytes(start.model),
-            "weights": sum(site.gaussian.mu.numel() for site in stochastic_weights(tried[beta].model)),
+            "weights": sum(site.moments.mu.numel() for site in stochastic_weights(tried[temperature].model)),
             "deterministic": {"test": scores(start, self.table.test, self.seed)},
-            "validation": {f"{beta:g}": value for beta, value in nll.items()},
-            "beta": beta,
-            "posterior": self._filed(tried[beta]),
+            "validation": {f"{temperature:g}": value for temperature, value in nll.items()},
+            "beta": temperature,
+            "posterior": self._filed(tried[temperature]),
         }
 
     def _deterministic(self) -> Network:
         """The best epoch on validation rows, whose residuals are its noise: those of training rows are too small."""
         table, model = self.table, fresh(self._inputs, self.seed)
-        learned = Gaussian(0.3, learned=True)
+        learned = Homoscedastic(0.3, learned=True)
         settings: dict[str, Any] = {"likelihood": learned, "validation": table.validation, "seed": self.seed}
         pb.fit_map(model, table.train, epochs=EPOCHS, lr=LR, progress=False, **settings)
         residual = pb.evaluate(model, table.validation, likelihood=learned).rmse
-        return Network(model, Gaussian(residual, learned=True))
+        return Network(model, Homoscedastic(residual, learned=True))
 
-    def _posterior(self, start: Network, beta: float) -> Network:
+    def _posterior(self, start: Network, temperature: float) -> Network:
         network = copy.deepcopy(start)
-        sigma = self._laplace(network, beta)
+        sigma = self._laplace(network, temperature)
         pb.bayesianize(network.model, sigma=sigma)
-        self._fit(network, epochs=POSTERIOR_EPOCHS, lr=LR, beta=beta)
+        self._fit(network, epochs=POSTERIOR_EPOCHS, lr=LR, temperature=temperature)
         return network
 
     def _laplace(self, network: Network, temperature: float) -> dict[str, Tensor]:
-        sensitivity, rows = self._sensitivity(network), self.table.rows[0]
-        sigma: dict[str, Tensor] = pb.laplace_sigma(network.model, sensitivity, rows, temperature=temperature)
+        fisher, rows = self._fisher(network), self.table.rows[0]
+        sigma: dict[str, Tensor] = pb.laplace_sigma(network.model, fisher, rows, temperature=temperature)
         return sigma
 
-    def _sensitivity(self, network: Network) -> dict[str, Tensor]:
+    def _fisher(self, network: Network) -> dict[str, Tensor]:
         settings: dict[str, Any] = {"likelihood": network.likelihood, "seed": self.seed, "progress": False}
-        found: dict[str, Tensor] = pb.sensitivity(network.model, self.table.train, **settings)
+        found: dict[str, Tensor] = pb.fisher_information(network.model, self.table.train, **settings)
         return found
 
     def _fit(self, network: Network, **settings: Any) -> None:
@@ -186,20 +193,20 @@ class Study:
         return state
 
     @property
-    def beta(self) -> float:
+    def temperature(self) -> float:
         return float(json.loads(self.path("posterior.json").read_text())["value"]["beta"])
 
     def posterior(self) -> Network:
-        """That of the best beta, as it was trained."""
+        """That of the best temperature, as it was trained."""
         model = pb.bayesianize(fresh(self._inputs, self.seed))
         model.load_state_dict(self.state["model"])
-        return Network(model, Gaussian(self.state["noise"], learned=True))
+        return Network(model, Homoscedastic(self.state["noise"], learned=True))
 
     def plain(self) -> Network:
         """The deterministic network that the posterior started from, with the posterior's noise."""
         model = fresh(self._inputs, self.seed)
         model.load_state_dict(self.state["plain"])
-        return Network(model, Gaussian(self.state["noise"]))
+        return Network(model, Homoscedastic(self.state["noise"]))
 
     def _filed(self, network: Network) -> dict[str, Any]:
         """Bytes of the pocket file, and what it says when it is loaded back."""
@@ -207,7 +214,8 @@ class Study:
         noise = f"{network.likelihood.sigma.item():.4f}"
         size = pb.save(network.model, path, metadata={"noise": noise}).total
         loaded = Network(
-            pb.load(path, fresh(self._inputs, self.seed)), Gaussian(float(decode(path).metadata["noise"]))
+            pb.load(path, fresh(self._inputs, self.seed)),
+            Homoscedastic(float(decode(path).metadata["noise"])),
         )
         path.unlink()
         found = {
@@ -225,13 +233,13 @@ class Study:
         return {"trained": mixture_row(self.plane(), self.seed), "laplace": mixture_row(laplace, self.seed)}
 
     def plane(self) -> Plane:
-        return Plane.of({site.path: site.gaussian for site in stochastic_weights(self.posterior().model)})
+        return Plane.of({site.path: site.moments for site in stochastic_weights(self.posterior().model)})
 
     def sharing(self, components: int) -> dict[str, Any]:
-        """Each fraction of outliers with blends and without; sensitivity alone makes outliers here."""
+        """Each fraction of outliers with blends and without; Fisher information alone makes outliers here."""
         found: dict[str, Any] = {}
         for fraction in OUTLIERS:
-            outliers = Outliers(mean=None, sensitivity_share=fraction, smallest_cluster=None)
+            outliers = Outliers(mean=None, fisher_fraction=fraction, smallest_cluster=None)
             for word, blend in (("blends", PUBLISHED.blend), ("none", None)):
                 how = pb.Paper(components=components, outliers=outliers, blend=blend)
                 found.setdefault(f"{fraction:g}", {})[word] = self._shared(how, TUNING_LR)
@@ -244,9 +252,9 @@ class Study:
 
     def _shared(self, how: pb.Paper, lr: float) -> dict[str, Any]:
         network = self.posterior()
-        report = pb.share(network.model, how, sensitivity=self._sensitivity(network))
+        report = pb.share(network.model, how, fisher=self._fisher(network))
         before = scores(network, self.table.validation, self.seed)
-        self._fit(network, epochs=TUNING_EPOCHS, lr=lr, beta=self.beta)
+        self._fit(network, epochs=TUNING_EPOCHS, lr=lr, temperature=self.temperature)
         counts = {"components": report.components, "outliers": report.outliers, "blends": report.blends}
         return counts | {"untuned": before} | self._filed(network)
 
@@ -258,7 +266,7 @@ class Study:
             path=path,
             validation_loader=self.table.validation,
             max_bytes=int(fraction * fp32_bytes(self.plain().model)),
-            plan=replace(PLAN, temperature=self.beta, seed=self.seed),
+            plan=replace(PLAN, temperature=self.temperature, seed=self.seed),
             likelihood=network.likelihood,
             metadata={"noise": "0.0000"},  # as long as that which comes out of training
             progress=False,

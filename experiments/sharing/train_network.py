@@ -28,8 +28,8 @@ import pocketbayes as pb
 from experiments.record import command_line, versions, write_result
 from pocketbayes import data, nets
 from pocketbayes.cli.card import card_of
-from pocketbayes.files import write_atomically
-from pocketbayes.history import Epoch
+from pocketbayes.runs.files import write_atomically
+from pocketbayes.training.history import Epoch
 
 MODELS = Path(__file__).parents[1] / "models"
 BATCH, WINDOW = 128, 24
@@ -147,10 +147,12 @@ def train(
 def save_start(net: nn.Module, training: data.DataSet, path: Path, seed: int) -> int:
     """The network in a file of fewer than 200 KB, with sigma by Laplace at a temperature near zero; returns its bytes."""
     posterior = copy.deepcopy(net)
-    found = pb.sensitivity(net, training.batches(BATCH, shuffle=True), batches=100, seed=seed, progress=False)
+    found = pb.fisher_information(
+        net, training.batches(BATCH, shuffle=True), batches=100, seed=seed, progress=False
+    )
     sigma = pb.laplace_sigma(net, found, len(training), prior=0.2, temperature=0.001)
     pb.bayesianize(posterior, prior=pb.ZeroMean(0.2), sigma=sigma)
-    pb.share(posterior, pb.Rate(trade=0.25, components=256))
+    pb.share(posterior, pb.Rate(lambda_=0.25, components=256))
     card = card_of("resnet20", architecture(training), training)
     path.parent.mkdir(parents=True, exist_ok=True)
     return pb.save(posterior, path, metadata=card.metadata()).total

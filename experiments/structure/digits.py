@@ -2,7 +2,7 @@
 
     python -m experiments.structure.digits
 
-Two convolutions and two linear layers from scratch, by `bayesianize`, `break_symmetry` and `fit` at beta = 1; the
+Two convolutions and two linear layers from scratch, by `bayesianize`, `break_symmetry` and `fit` at temperature 1; the
 prior is zero-mean, so before a weight is fixed all permutations of channels are equally likely.  Seed s tests on the
 s-th fifth of the images.  Epochs, initial sigma and rho's learning rate were set on short trials of “vanilla” and
 “heavy, 0” with seed 0, so that the KL levels off, test scores in sight; no scheme has settings of its own.  Parts
@@ -23,7 +23,7 @@ from experiments.calibration import Split, split
 from experiments.markdown import listed, measured, table
 from experiments.record import RESULTS, Summary, command_line, kept, summary, versions, write_result
 from experiments.structure.schemes import scheme_of
-from pocketbayes import randomness
+from pocketbayes.runs import randomness
 from pocketbayes.structure import MAP, Constant, Values, Zero, neuron_graph, order_biases, residual_symmetry
 
 RESULT = RESULTS / "structure/digits.json"
@@ -179,7 +179,7 @@ def section(result: dict[str, Any]) -> str:
 {measured(result, f"{len(rows)} seeds", f"{result['seconds'] / 60:.0f} minutes of one core")}
 
 A net of 6 090 parameters (two convolutions, two linear layers, ReLU) on {result["images"][0]} of scikit-learn's digits, from scratch by
-`bayesianize`, `break_symmetry` and {EPOCHS} epochs of `fit` at beta = 1. A fixed entry of a convolution is a whole kernel.
+`bayesianize`, `break_symmetry` and {EPOCHS} epochs of `fit` at temperature 1. A fixed entry of a convolution is a whole kernel.
 Scored with {SAMPLES} draws on the seed's fifth of the images, {result["images"][2]}. Differences are paired by seed and clear if beyond the 95 %
 quantile of Student's t. The last column is MAP training under the same mask. Epochs, initial sigma and rho's learning
 rate were set on seed 0 with its test scores in sight; no scheme has settings of its own.

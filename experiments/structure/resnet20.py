@@ -27,7 +27,7 @@ from pocketbayes.structure import MAP, Zero, neuron_graph, residual_symmetry
 RESULT = RESULTS / "structure/resnet20.json"
 SCHEMES = ("vanilla", "light, 0", "light, MAP", "heavy, 0", "heavy, MAP", "random as light, 0")
 SEED = 0
-BATCH, LR, RHO_LR, BETA = 128, 1e-3, 1e-2, 0.05
+BATCH, LR, RHO_LR, TEMPERATURE = 128, 1e-3, 1e-2, 0.05
 SAMPLES = 5
 PRIOR = pb.ZeroMean(0.2)
 METRICS = ("accuracy", "nll", "ece")
@@ -68,7 +68,7 @@ def run(material: Material, name: str) -> dict[str, Any]:
         num_data=material.num_data,
         lr=LR,
         rho_lr=RHO_LR,
-        beta=BETA,
+        temperature=TEMPERATURE,
         anneal=0.0,
         seed=SEED,
         progress=False,
@@ -119,7 +119,7 @@ def section(result: dict[str, Any]) -> str:
 
 {measured(result, f"seed {SEED}", f"{result['seconds'] / 60:.0f} minutes of one core")}
 
-CIFAR-10 from the given weights: {result["steps"]} steps of {BATCH} images at beta = {BETA}, prior N(0, {PRIOR.sigma}^2), one seed; {SAMPLES} draws on
+CIFAR-10 from the given weights: {result["steps"]} steps of {BATCH} images at temperature {TEMPERATURE}, prior N(0, {PRIOR.sigma}^2), one seed; {SAMPLES} draws on
 {result["images"]:,} test images, on which an accuracy has a standard error of {error:.4f}. So short a training tells what a scheme costs a
 trained network, not which posterior would be best in the end.
 

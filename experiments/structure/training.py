@@ -47,7 +47,7 @@ def posterior(widths: Sequence[int], choice: Choice, seed: int) -> nn.Sequential
     if choice.ordered:
         for layer in linear_layers(model)[:-1]:
             parametrize.register_parametrization(layer, "bias", Rising())
-    pb.bayesianize(model, prior=PRIOR, sigma=pb.Constant(START_SIGMA), biases=True)
+    pb.bayesianize(model, prior=PRIOR, sigma=pb.Absolute(START_SIGMA), biases=True)
     if choice.rows:
         whole_rows(model)
     elif choice.scheme is not None:
@@ -68,7 +68,7 @@ def linear_layers(model: nn.Sequential) -> list[nn.Linear]:
 
 def weights_by_name(model: nn.Module) -> dict[str, Tensor]:
     """The mean weights, for `structure.MAP`; fixed ones have their value."""
-    return {site.path: site.weight.whole(site.gaussian.mu).detach() for site, _ in layers_of(model)}
+    return {site.path: site.weight.whole(site.moments.mu).detach() for site, _ in layers_of(model)}
 
 
 def trained_constant(model: nn.Module) -> float | None:
@@ -83,7 +83,7 @@ def kl(model: nn.Module) -> Tensor:
     """KL(q || p) in nats: `pb.kl_divergence`, but for ordered biases, whose prior is that of `ordered`."""
     return torch.stack(
         [
-            ordered_kl(*site.gaussian) if is_ordered(site) else site.weight.kl(site.original)
+            ordered_kl(*site.moments) if is_ordered(site) else site.weight.kl(site.original)
             for site in stochastic_weights(model)
         ]
     ).sum()
@@ -96,7 +96,7 @@ def is_ordered(site: Site) -> bool:
 
 def sigma_of(site: Site) -> Tensor:
     """The standard deviation of every weight of the tensor, 0 where fixed."""
-    sigma, fixed = site.gaussian.sigma, site.weight.fixed
+    sigma, fixed = site.moments.sigma, site.weight.fixed
     if fixed is None:
         return sigma
     return sigma.new_zeros(fixed.mask.numel()).index_copy(0, fixed.free, sigma).view(fixed.mask.shape)
@@ -149,14 +149,14 @@ def pre_activation(hidden: Tensor, weight: Site, bias: Site) -> tuple[Tensor, Te
 
     A free bias is one more term of the Gaussian; ordered ones are drawn, row by row.
     """
-    mu, sigma = bias.gaussian
+    mu, sigma = bias.moments
     var = linear(hidden.square(), sigma_of(weight).square())
     if is_ordered(bias):
         z = torch.addcmul(mu, sigma, torch.randn(len(hidden), len(mu)).to(mu))
         mu, var = Rising()(z), var + TINY
     else:
         var = var + sigma.square()
-    return linear(hidden, weight.weight.whole(weight.gaussian.mu)) + mu, var
+    return linear(hidden, weight.weight.whole(weight.moments.mu)) + mu, var
 
 
 def gaussian_nll(squares: Tensor, task: Task) -> Tensor:
@@ -209,7 +209,7 @@ def train_means(model: nn.Sequential, task: Task, schedule: Schedule, seed: int)
         model,
         [(task.x, task.y)],
         epochs=schedule.steps,
-        likelihood=pb.likelihood.Gaussian(task.noise),
+        likelihood=pb.likelihood.Homoscedastic(task.noise),
         num_data=len(task.x),
         lr=schedule.lr,
         optimizer=lambda groups: torch.optim.Adam(groups, fused=True),
@@ -229,7 +229,7 @@ def mean_outputs(model: nn.Module, x: Tensor) -> Tensor:
 
 def predict(model: nn.Module, x: Tensor, noise: float, draws: int, seed: int) -> Tensor:
     """f(x) for draws of all the weights: [draws, N, D_L]."""
-    likelihood = pb.likelihood.Gaussian(noise)
+    likelihood = pb.likelihood.Homoscedastic(noise)
     answer = pb.predict(model, x, samples=draws, seed=seed, likelihood=likelihood, draws=True)
     outputs: Tensor = answer.draws
     return outputs

@@ -102,7 +102,7 @@ class Categorical(Likelihood):
         if logits.shape[1] == 1:
             raise ValueError(
                 "Logits [N, C, ...] with a single class (C = 1): its probability is always 1. Give the model two "
-                "outputs for two classes, or pass Gaussian(...) for a number, or a function of (output, target)."
+                "outputs for two classes, or pass Homoscedastic(...) for a number, or a function of (output, target)."
             )
         return logits
 
@@ -177,13 +177,13 @@ def _check_soft(logits: Tensor, target: Tensor) -> None:
         )
 
 
-class Gaussian(Likelihood):
+class Homoscedastic(Likelihood):
     """y ~ N(output, sigma^2), independent for each output; sigma given, or learned with `learned=True`."""
 
     def __init__(self, sigma: float = 0.1, *, learned: bool = False) -> None:
         super().__init__()
         if not (math.isfinite(sigma) and sigma > 0):
-            raise ValueError(f"Gaussian likelihood: sigma must be positive, got {sigma}.")
+            raise ValueError(f"Homoscedastic: sigma must be positive, got {sigma}.")
         log_sigma = torch.tensor(math.log(sigma))
         if learned:
             self.log_sigma: Tensor = nn.Parameter(log_sigma)

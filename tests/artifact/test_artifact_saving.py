@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 OLD, NEW = b"old" * 1000, b"new" * 2_000_000
 
@@ -82,7 +82,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_bytes(OLD)
     script = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "from pocketbayes.files import write_atomically\n"
+        "from pocketbayes.runs.files import write_atomically\n"
         "try: write_atomically(sys.argv[1], b'new' * 2_000_000)\n"
         "except OSError as error: print(type(error).__name__, error.errno)\n"
     )
@@ -96,7 +96,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 
 SAVER = """
 import sys
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 print("ready", flush=True)
 i = 0
 while True:

@@ -19,7 +19,7 @@ from pocketbayes.sharing.outliers import AbsoluteMean, Outliers
 from pocketbayes.sharing.shared import SharedWeight
 from zoo import ZOO, Animal
 
-OUTLIERS = Outliers(mean=AbsoluteMean(0.35), sensitivity_share=None, smallest_cluster=3)
+OUTLIERS = Outliers(mean=AbsoluteMean(0.35), fisher_fraction=None, smallest_cluster=3)
 
 
 def net() -> nn.Module:
@@ -34,7 +34,7 @@ def private() -> nn.Module:
 
 def by_rate() -> nn.Module:
     model = pb.bayesianize(net())
-    pb.share(model, pb.Rate(trade=0.5))
+    pb.share(model, pb.Rate(lambda_=0.5))
     return model
 
 
@@ -75,7 +75,7 @@ def test_what_is_loaded_is_what_was_saved_within_the_stated_tolerance(build, tmp
     loaded = pb.load(tmp_path / "a", net())
     assert [s.path for s in sites(loaded)] == [s.path for s in sites(model)]
     for ours, theirs in zip(stochastic_weights(model), stochastic_weights(loaded), strict=True):
-        q, p = ours.gaussian, theirs.gaussian
+        q, p = ours.moments, theirs.moments
         blended = isinstance(ours.weight, SharedWeight) and ours.weight.blend_position.numel()
         # A blend's mean may be a small difference of large ones: its error is relative to those.
         torch.testing.assert_close(
@@ -114,8 +114,8 @@ def test_every_architecture_comes_back(animal: Animal, tmp_path: Path) -> None:
     loaded = pb.load(tmp_path / "a", animal.build().eval())
     for ours, theirs in zip(sites(model), sites(loaded), strict=True):
         assert ours.path == theirs.path
-        torch.testing.assert_close(theirs.gaussian.mu, ours.gaussian.mu)
-        torch.testing.assert_close(theirs.gaussian.sigma, ours.gaussian.sigma)
+        torch.testing.assert_close(theirs.moments.mu, ours.moments.mu)
+        torch.testing.assert_close(theirs.moments.sigma, ours.moments.sigma)
     assert len(stochastic_weights(loaded)) == animal.stochastic
 
 
@@ -134,7 +134,7 @@ def test_read_gives_the_tensors_without_a_model(tmp_path: Path) -> None:
     assert set(tensors) == set(net().state_dict())
     loaded = pb.load(tmp_path / "a", net())
     for site in stochastic_weights(loaded):
-        torch.testing.assert_close(tensors[site.path].mu, site.gaussian.mu.detach())
+        torch.testing.assert_close(tensors[site.path].mu, site.moments.mu.detach())
     assert torch.equal(tensors["1.running_var"], loaded[1].running_var)
     with pytest.raises(ArtifactError, match="weights"):
         pb.read(tmp_path / "a", max_weights=100)
@@ -144,7 +144,7 @@ def test_a_shared_file_is_smaller_than_the_network_it_came_from(tmp_path: Path) 
     model = nets.resnet20()
     plain = 4 * sum(p.numel() for p in model.parameters())
     pb.bayesianize(model)
-    pb.share(model, pb.Rate(trade=4.0))
+    pb.share(model, pb.Rate(lambda_=4.0))
     saved = pb.save(model, tmp_path / "a")
     assert saved.total < plain / 6
     overhead = saved.sections["HEAD"] + saved.sections["frame"]

@@ -26,7 +26,7 @@ def _made(folder: Path) -> None:
     )
     narrow = (
         "compress --net mlp:8 --weights line.safetensors --data shopnets:line --max-bytes 500 --epochs 1 "
-        "--settling-epochs 0 --renew-every 5 "
+        "--finetune-epochs 0 --renew-every 5 "
         "--batch-size 20 --out narrow --no-page"
     )
     for command in (plain, line, small, narrow):

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from cli_runs import complaint, result, run
-from pocketbayes import artifact, loop
+from pocketbayes import artifact
 from pocketbayes.cli import job
+from pocketbayes.training import loop
 
 SMALL = (
     "compress --net shopnets:net --weights plain.safetensors --data digits --max-bytes 2600 --epochs 1 "
-    "--settling-epochs 1 --renew-every 10 --samples 2 --test-samples 5 --out made --no-page"
+    "--finetune-epochs 1 --renew-every 10 --samples 2 --test-samples 5 --out made --no-page"
 )
 
 
@@ -49,7 +50,7 @@ def test_the_file_keeps_the_budget_and_the_record_tells_the_run(
         "start",
         "posterior",
         "sharing",
-        "settling",
+        "fine-tuning",
         "file",
     ]
     assert record["seed"] == 0 and set(record["versions"]) >= {"pocketbayes", "torch", "numpy", "python"}
@@ -94,7 +95,14 @@ def test_a_person_sees_stages_before_and_after(here: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert run(SMALL) == 0
     shown = capsys.readouterr().out
-    for text in ("settling", "359 test examples", "before", "after, 5 draws", "made.pocket", "times smaller"):
+    for text in (
+        "fine-tuning",
+        "359 test examples",
+        "before",
+        "after, 5 draws",
+        "made.pocket",
+        "times smaller",
+    ):
         assert text in shown
 
 
@@ -115,9 +123,7 @@ def test_the_page_is_written_with_what_the_run_knows(
 
 
 def test_a_posterior_can_be_compressed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = (
-        "train --net shopnets:net --weights plain.safetensors --data digits --bayesian --beta 0.1 --epochs 1"
-    )
+    train = "train --net shopnets:net --weights plain.safetensors --data digits --bayesian --temperature 0.1 --epochs 1"
     result(f"{train} --out posterior.pocket", capsys)
     record = result(
         SMALL.replace("--net shopnets:net --weights plain.safetensors", "--weights posterior.pocket"), capsys
@@ -203,6 +209,6 @@ def test_a_killed_run_goes_on_where_it_was(
     assert checkpoint.exists() and not (here / "made.pocket").exists()
     record = result(command, capsys)
     steps = -(-1294 // 128)  # of 1438 digits 144 are held out
-    assert 0 < len(batches) < 6 * steps  # five epochs and one that settles, less what was done before
+    assert 0 < len(batches) < 6 * steps  # five epochs and one that fine-tunes, less what was done before
     assert record["bytes"] == (here / "made.pocket").stat().st_size <= 2600
     assert not (here / "made.checkpoints").exists()

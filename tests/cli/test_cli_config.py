@@ -12,7 +12,7 @@ import typer.main
 from cli_runs import complaint, result
 from pocketbayes import cli
 from pocketbayes.cli.config import options_of
-from pocketbayes.plan import Plan
+from pocketbayes.compression.plan import Plan
 from pocketbayes.posterior.priors import FanIn
 
 GROUP = typer.main.get_command(cli.app)

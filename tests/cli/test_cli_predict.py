@@ -23,7 +23,7 @@ from pocketbayes import artifact, data
 from pocketbayes.cli.inputs import arranged
 from pocketbayes.cli.scores import choose_threshold, regression_scores, selective
 from pocketbayes.data import Scaling
-from pocketbayes.prediction import Predictive, Regression
+from pocketbayes.prediction.predict import Predictive, Regression
 
 DOCS = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score
 
 from cli_runs import complaint, result, run
-from pocketbayes import artifact, data, loop
+from pocketbayes import artifact, data
 from pocketbayes.cli import train as command
+from pocketbayes.training import loop
 
 PLAIN = "train --net shopnets:net --data digits --epochs 2 --lr 0.01 --out made.safetensors"
 
@@ -69,7 +70,7 @@ def test_a_posterior_is_a_pocket_file_with_priors_and_a_threshold(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bayesian = "train --net shopnets:net --weights plain.safetensors --data digits --bayesian --epochs 1"
-    record = result(f"{bayesian} --prior pretrained:0.5 --sigma 0.02 --beta 0.1 --out made", capsys)
+    record = result(f"{bayesian} --prior pretrained:0.5 --sigma 0.02 --temperature 0.1 --out made", capsys)
     assert record["file"] == "made.pocket"
     pocket = artifact.decode(here / "made.pocket")
     weight = pocket.tensors["1.weight"]

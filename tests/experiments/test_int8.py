@@ -73,10 +73,10 @@ def test_a_saved_posterior_comes_back_quantised_with_everything_deterministic(
     assert size == (tmp_path / "q.safetensors").stat().st_size
     load_quantised(tmp_path / "q.safetensors", other)
     for ours, theirs in zip(stochastic_weights(other), stochastic_weights(model), strict=True):
-        mu, sigma = theirs.gaussian
-        torch.testing.assert_close(ours.gaussian.mu, quantise_means(mu.detach()).values())
-        torch.testing.assert_close(ours.gaussian.sigma, quantise_sigma(sigma.detach(), bits).values())
-        assert not torch.equal(ours.gaussian.mu, mu)
+        mu, sigma = theirs.moments
+        torch.testing.assert_close(ours.moments.mu, quantise_means(mu.detach()).values())
+        torch.testing.assert_close(ours.moments.sigma, quantise_sigma(sigma.detach(), bits).values())
+        assert not torch.equal(ours.moments.mu, mu)
     x = torch.randn(8, 3, 8, 8)
 
     def answers(m: nn.Module) -> Tensor:

@@ -68,7 +68,7 @@ def mean_and_error(model: nn.Sequential, estimator: Estimator, repeats: int) -> 
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
 def test_vmapped_draws_estimate_the_nll_of_the_library(choice: Choice) -> None:
     model, task = widened(choice), toy_task()
-    likelihood = pb.likelihood.Gaussian(task.noise)
+    likelihood = pb.likelihood.Homoscedastic(task.noise)
     found, error = mean_and_error(model, Draws(16), 200)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -104,8 +104,8 @@ def test_schemes_of_a_seed_start_alike_and_fixed_weights_have_no_sigma() -> None
             *map(layers_of, (posterior(WIDTHS, choice, 0), plain, other)), strict=True
         ):
             free = torch.from_numpy(~fixed[weight.path].mask)
-            torch.testing.assert_close(weight.gaussian.mu, start.original[free])
-            assert not torch.isclose(weight.gaussian.mu, another.original[free]).any()
+            torch.testing.assert_close(weight.moments.mu, start.original[free])
+            assert not torch.isclose(weight.moments.mu, another.original[free]).any()
             assert (sigma_of(weight)[~free] == 0).all()
             torch.testing.assert_close(sigma_of(weight)[free], torch.full([int(free.sum())], START_SIGMA))
     assert trained_constant(posterior(WIDTHS, CHOICES["light, ±c"], 0)) == 2.0
@@ -155,8 +155,8 @@ def test_map_training_without_hidden_layers_finds_the_ridge_solution() -> None:
     x = torch.cat([task.x, torch.ones(len(task.x), 1)], 1).double()
     ridge = torch.linalg.solve(x.T @ x + task.noise**2 * torch.eye(4).double(), x.T @ task.y.double()).float()
     ((weight, bias),) = layers_of(model)
-    torch.testing.assert_close(weight.gaussian.mu.detach(), ridge[:3].T, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(bias.gaussian.mu.detach(), ridge[3], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(weight.moments.mu.detach(), ridge[:3].T, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(bias.moments.mu.detach(), ridge[3], rtol=1e-3, atol=1e-3)
 
 
 def test_scores_of_a_gaussian_predictive_are_the_closed_form() -> None:

@@ -68,7 +68,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(module, "RESULT", tmp_path / f"{module.__name__.rpartition('.')[2]}.json")
     torch.manual_seed(0)
     for name, channels in (("cifar10", 3), ("mnist", 1)):
-        start = pb.bayesianize(nets.resnet20(in_channels=channels), sigma=pb.Constant(1e-4))
+        start = pb.bayesianize(nets.resnet20(in_channels=channels), sigma=pb.Absolute(1e-4))
         pb.save(start, tmp_path / f"{name}.pocket")
     return tmp_path
 
@@ -137,14 +137,14 @@ def test_a_row_tells_which_outliers_stand_by_themselves_and_what_its_sigma_costs
         (g, abs(mu))
         for site in sites(model)
         for g, mu in zip(
-            sensitivity[site.path].flatten().tolist(), site.gaussian.mu.flatten().tolist(), strict=True
+            sensitivity[site.path].flatten().tolist(), site.moments.mu.flatten().tolist(), strict=True
         )
     ]
     important = sorted((g for g, _ in weights), reverse=True)[: len(weights) // 100]
     own = sum(mu > 0.2 or g >= important[-1] for g, mu in weights)
     assert row["outliers_of_their_own"] == own and len(important) < own <= row["outliers"]
     loaded = pb.load(tiny / "work" / "outliers-and-blends-0.pocket", nets.resnet20())
-    costs = [(sensitivity[s.path] * s.gaussian.sigma.detach() ** 2 / 2).flatten() for s in sites(loaded)]
+    costs = [(sensitivity[s.path] * s.moments.sigma.detach() ** 2 / 2).flatten() for s in sites(loaded)]
     each = torch.cat(costs).sort(descending=True)[0]
     cost, worst = row["cost_of_widths"]["nats"], row["cost_of_widths"]["worst"]
     assert cost == pytest.approx(float(each.sum()), rel=1e-3)
@@ -249,7 +249,7 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
 ) -> None:
     name = "mnist"
     best = replace(frontier.PLAN, epochs=1, samples=2)
-    curve = replace(best, rho_lr=1e-3, settling_epochs=0)
+    curve = replace(best, rho_lr=1e-3, finetune_epochs=0)
     course = frontier.Course((30_000, 25_000), curve, 25_000, best, {20_000: best})
     monkeypatch.setattr(frontier, "COURSES", {name: course})
     monkeypatch.setattr(frontier, "SEEDS", 2)

@@ -41,12 +41,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "EPOCHS": 2,
         "POSTERIOR_EPOCHS": 1,
         "TUNING_EPOCHS": 1,
-        "BETAS": (0.1, 0.01),
+        "TEMPERATURES": (0.1, 0.01),
         "SHARED": (3,),
         "OUTLIERS": (0.0, 0.01),
         "PUBLISHED": pb.Paper(components=4, outliers=Outliers(smallest_cluster=2)),
         "BUDGETS": (0.9,),
-        "PLAN": pb.Plan(epochs=1, settling_epochs=1, components=4, samples=2),
+        "PLAN": pb.Plan(epochs=1, finetune_epochs=1, components=4, samples=2),
         "SAMPLES": 3,
     }
     for name, value in settings.items():

@@ -63,7 +63,7 @@ def test_priors_and_sigmas_are_as_asked() -> None:
     assert second.weight.prior_mu is None
     assert (first.weight.prior_sigma, second.weight.prior_sigma) == (0.3, pytest.approx(2 / 3**0.5))
     for site in (first, second):
-        torch.testing.assert_close(site.gaussian.sigma, given[site.path])
+        torch.testing.assert_close(site.moments.sigma, given[site.path])
 
 
 def test_relative_sigma_follows_the_weights_down_to_its_floor() -> None:
@@ -71,13 +71,13 @@ def test_relative_sigma_follows_the_weights_down_to_its_floor() -> None:
     w = model.weight.detach().clone()
     pb.bayesianize(model, sigma=pb.Relative(0.2, floor=0.5))
     expected = 0.2 * w.abs().clamp_min(0.5 * w.square().mean().sqrt())
-    torch.testing.assert_close(stochastic_weights(model)[0].gaussian.sigma, expected, rtol=1e-4, atol=0)
+    torch.testing.assert_close(stochastic_weights(model)[0].moments.sigma, expected, rtol=1e-4, atol=0)
 
 
 def test_separately_converted_parts_draw_independently() -> None:
     a, b = nn.Linear(40, 40, bias=False), nn.Linear(40, 40, bias=False)
     model = nn.ModuleList(
-        [pb.bayesianize(a, sigma=pb.Constant(1.0)), pb.bayesianize(b, sigma=pb.Constant(1.0))]
+        [pb.bayesianize(a, sigma=pb.Absolute(1.0)), pb.bayesianize(b, sigma=pb.Absolute(1.0))]
     )
     with pb.one_draw(model, 0), torch.no_grad():
         noise = [(s.original - getattr(s.owner, s.name)).flatten() for s in stochastic_weights(model)]
@@ -92,10 +92,10 @@ BAD = {
     "integer weights": (lambda: pb.bayesianize(integers()), "floating-point"),
     "frozen weights": (lambda: pb.bayesianize(nn.Linear(2, 2).requires_grad_(False)), "frozen"),
     "lazy layers": (lambda: pb.bayesianize(nn.LazyLinear(3)), "forward pass"),
-    "sigma of zero": (lambda: pb.Constant(0.0), "positive"),
+    "sigma of zero": (lambda: pb.Absolute(0.0), "positive"),
     "negative prior": (lambda: pb.ZeroMean(-1.0), "positive"),
     "no sigma given": (lambda: pb.bayesianize(nn.Linear(2, 2), sigma={}), "no initial sigma"),
-    "a number as sigma": (lambda: pb.bayesianize(nn.Linear(2, 2), sigma=0.1), "pb.Constant"),
+    "a number as sigma": (lambda: pb.bayesianize(nn.Linear(2, 2), sigma=0.1), "pb.Absolute"),
     "sigma of another shape": (
         lambda: pb.bayesianize(nn.Linear(2, 2), sigma={"weight": torch.ones(3)}),
         "shape",
@@ -156,7 +156,7 @@ def test_a_converted_module_can_be_pickled_by_torch(tmp_path) -> None:
 
 @pytest.mark.parametrize("cut", [lambda net: net[:2], lambda net: net[0]], ids=["a slice", "a layer"])
 def test_a_part_of_a_bayesian_network_is_one_too(cut) -> None:
-    net = pb.bayesianize(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), sigma=pb.Constant(0.5))
+    net = pb.bayesianize(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), sigma=pb.Absolute(0.5))
     part, x = cut(net), torch.randn(5, 4)
     layer = part if isinstance(part, nn.Linear) else part[0]
     plain = pb.to_deterministic(part)

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import pocketbayes as pb
-from pocketbayes.ensemble import Ensemble, draw_seed
 from pocketbayes.posterior.weights import sites, stochastic_weights
+from pocketbayes.prediction.ensemble import Ensemble, draw_seed
 from zoo import ZOO, Animal, hugging_face, vision_transformers
 
-TINY = pb.Constant(1e-12)
-WIDE = pb.Constant(0.3)
+TINY = pb.Absolute(1e-12)
+WIDE = pb.Absolute(0.3)
 
 ANIMALS = list(ZOO)
 for more in (hugging_face, vision_transformers):
@@ -93,7 +93,7 @@ def test_a_plain_call_is_one_draw(animal: Animal) -> None:
 def test_state_dicts_make_the_round_trip(animal: Animal) -> None:
     source, x = build(animal)
     model = pb.bayesianize(copy.deepcopy(source), sigma=WIDE, prior=pb.Pretrained(0.2))
-    other = pb.bayesianize(animal.build().eval(), sigma=pb.Constant(0.1), prior=pb.Pretrained(0.3))
+    other = pb.bayesianize(animal.build().eval(), sigma=pb.Absolute(0.1), prior=pb.Pretrained(0.3))
     other.load_state_dict(model.state_dict())
     with pb.one_draw(model, 5):
         expected = call(model, x)
@@ -140,7 +140,7 @@ def test_the_way_back_leaves_a_plain_module(animal: Animal) -> None:
 @every_animal
 def test_prediction_runs_the_draws_it_names(animal: Animal) -> None:
     model, x = build(animal)
-    pb.bayesianize(model, sigma=pb.Constant(0.05))
+    pb.bayesianize(model, sigma=pb.Absolute(0.05))
     fast = [tensors(output) for output in Ensemble(model, samples=3, seed=11).outputs(*x)]
     for number, output in enumerate(fast):
         with pb.one_draw(model, draw_seed(11, number)), torch.no_grad():

@@ -185,7 +185,7 @@ def test_another_network_before_is_refused(case) -> None:
 
 def test_a_regression_has_scores_and_intervals_of_its_mixture(fitted) -> None:
     story = gather(fitted.model, fitted.file, fitted.test, **fitted.options())
-    likelihood = pb.likelihood.Gaussian(NOISE)
+    likelihood = pb.likelihood.Homoscedastic(NOISE)
     answer = pb.predict(
         fitted.model, fitted.test.inputs(), samples=5, seed=3, likelihood=likelihood, draws=True
     )
@@ -218,7 +218,7 @@ def test_unknown_noise_is_not_guessed(fitted, tmp_path: Path) -> None:
     pb.save(fitted.model, file)
     with pytest.raises(ValueError, match="noise of this regression is unknown"):
         gather(fitted.model, file, fitted.test)
-    told = gather(fitted.model, file, fitted.test, likelihood=pb.likelihood.Gaussian(NOISE), samples=2)
+    told = gather(fitted.model, file, fitted.test, likelihood=pb.likelihood.Homoscedastic(NOISE), samples=2)
     assert told.intervals is not None
 
 
@@ -226,7 +226,7 @@ def test_unknown_noise_is_not_guessed(fitted, tmp_path: Path) -> None:
 
 
 def test_the_record_gives_curves_stages_and_settings(case, story) -> None:
-    assert [run.stage for run in story.runs] == ["posterior", "settling"]
+    assert [run.stage for run in story.runs] == ["posterior", "fine-tuning"]
     assert story.runs[0].nll.tolist() == [e["nll"] for e in case.record["histories"]["posterior"]]
     expected = [e["validation"]["nll"] for e in case.record["histories"]["posterior"]]
     assert story.runs[0].validation.tolist() == expected

@@ -10,8 +10,8 @@ from pocketbayes.sharing.outliers import (
     Outliers,
     before_sharing,
     by_cluster_size,
+    by_fisher,
     by_mean,
-    by_sensitivity,
     cluster_sizes,
 )
 
@@ -32,14 +32,14 @@ def test_a_quantile_is_taken_over_all_tensors() -> None:
 
 def test_the_top_share_of_sensitivities_are_outliers() -> None:
     g = torch.Generator().manual_seed(1)
-    sensitivity = [torch.rand(30, 10, generator=g), torch.rand(700, generator=g)]
-    masks = by_sensitivity(sensitivity, 0.01)
-    flat, chosen = torch.cat([s.view(-1) for s in sensitivity]), torch.cat([m.view(-1) for m in masks])
+    fisher = [torch.rand(30, 10, generator=g), torch.rand(700, generator=g)]
+    masks = by_fisher(fisher, 0.01)
+    flat, chosen = torch.cat([s.view(-1) for s in fisher]), torch.cat([m.view(-1) for m in masks])
     assert set(flat.topk(10).indices.tolist()) == set(chosen.nonzero().view(-1).tolist())
 
 
 def test_equal_sensitivities_are_all_inliers() -> None:
-    (mask,) = by_sensitivity([torch.ones(100)], 0.01)
+    (mask,) = by_fisher([torch.ones(100)], 0.01)
     assert not mask.any()
 
 
@@ -52,11 +52,11 @@ def test_members_of_small_clusters_are_outliers() -> None:
 
 def test_each_rule_can_be_switched_off() -> None:
     mu, g = [torch.tensor([0.0, 1.0, 0.0, 0.0])], [torch.tensor([0.0, 0.0, 5.0, 0.0])]
-    both = Outliers(sensitivity_share=0.25)
+    both = Outliers(fisher_fraction=0.25)
     assert before_sharing(both, mu, g)[0].tolist() == [False, True, True, False]
-    no_mean = Outliers(mean=None, sensitivity_share=0.25)
+    no_mean = Outliers(mean=None, fisher_fraction=0.25)
     assert before_sharing(no_mean, mu, g)[0].tolist() == [False, False, True, False]
-    no_gradient = Outliers(sensitivity_share=None)
+    no_gradient = Outliers(fisher_fraction=None)
     assert before_sharing(no_gradient, mu)[0].tolist() == [False, True, False, False]
 
 
@@ -65,11 +65,11 @@ def test_bad_input_is_named() -> None:
         AbsoluteMean(-1.0)
     with pytest.raises(ValueError, match="quantile"):
         MeanQuantile(1.5)
-    with pytest.raises(ValueError, match="sensitivity_share"):
-        Outliers(sensitivity_share=1.0)
+    with pytest.raises(ValueError, match="fisher_fraction"):
+        Outliers(fisher_fraction=1.0)
     with pytest.raises(ValueError, match="smallest_cluster"):
         Outliers(smallest_cluster=-1)
-    with pytest.raises(ValueError, match="sensitivity: needed"):
+    with pytest.raises(ValueError, match="fisher: needed"):
         before_sharing(Outliers(), [torch.zeros(3)])
     with pytest.raises(ValueError, match="shapes"):
         before_sharing(Outliers(), [torch.zeros(3)], [torch.zeros(4)])

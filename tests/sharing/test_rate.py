@@ -46,9 +46,9 @@ def costs(
     distortion = kl_divergence(shared, Normal(mu.double()[:, None], sigma.double()[:, None]))
     distortion = torch.as_tensor(h).double().view(-1, 1) * distortion
     nats = -codebook.frequency[layer].log()
-    private = math.inf if rate.escape_bits is None else rate.escape_bits * math.log(2)
-    escape = rate.trade * (nats[-1] + private).expand(len(mu), 1)
-    return torch.cat([distortion + rate.trade * nats[:-1], escape], 1)
+    outliers = math.inf if rate.outlier_bits is None else rate.outlier_bits * math.log(2)
+    outlier = rate.lambda_ * (nats[-1] + outliers).expand(len(mu), 1)
+    return torch.cat([distortion + rate.lambda_ * nats[:-1], outlier], 1)
 
 
 def entropy_bits(label: Tensor) -> float:
@@ -63,12 +63,12 @@ def some_codebook(layers: int = 3) -> Codebook:
     return Codebook(mu, 0.01 + mu.abs() / 4, frequency / frequency.sum(1, keepdim=True))
 
 
-@pytest.mark.parametrize("escape_bits", [32.0, None])
-@pytest.mark.parametrize("trade", [0.05, 2.0])
-def test_labels_are_the_cheapest_by_brute_force(trade: float, escape_bits: float | None) -> None:
+@pytest.mark.parametrize("outlier_bits", [32.0, None])
+@pytest.mark.parametrize("lambda_", [0.05, 2.0])
+def test_labels_are_the_cheapest_by_brute_force(lambda_: float, outlier_bits: float | None) -> None:
     mu, sigma = network()
     importance = [torch.rand(m.shape, generator=torch.Generator().manual_seed(1)) + 0.1 for m in mu]
-    rate, codebook = Rate(trade=trade, escape_bits=escape_bits), some_codebook()
+    rate, codebook = Rate(lambda_=lambda_, outlier_bits=outlier_bits), some_codebook()
     result = label_weights(codebook, mu, sigma, rate, importance)
     expected = [
         costs(codebook, i, *layer, rate, h).argmin(1)
@@ -83,22 +83,22 @@ def test_labels_are_the_cheapest_by_brute_force(trade: float, escape_bits: float
 
 def test_reported_costs_are_those_of_the_labels() -> None:
     mu, sigma = network()
-    rate = Rate(trade=0.3, components=16)
+    rate = Rate(lambda_=0.3, components=16)
     result = share_by_rate(mu, sigma, rate)
     fit = result.fit
-    for i, (m, s, label, escaped) in enumerate(zip(mu, sigma, result.labels, result.escaped, strict=True)):
-        inside = label[~escaped].long()
+    for i, (m, s, label, outlier) in enumerate(zip(mu, sigma, result.labels, result.outliers, strict=True)):
+        inside = label[~outlier].long()
         shared = Normal(fit.codebook.mu[inside], fit.codebook.sigma[inside])
-        lost = kl_divergence(shared, Normal(m[~escaped].double(), s[~escaped].double())).sum()
+        lost = kl_divergence(shared, Normal(m[~outlier].double(), s[~outlier].double())).sum()
         assert float(fit.distortion[i]) == pytest.approx(float(lost), rel=1e-8)
         assert float(fit.label_bits[i]) == pytest.approx(entropy_bits(label), rel=1e-9)
-        assert int(fit.private[i]) == int(escaped.sum())
-    assert fit.bits() == pytest.approx(sum(map(entropy_bits, result.labels)) + 32 * int(fit.private.sum()))
+        assert int(fit.outliers[i]) == int(outlier.sum())
+    assert fit.bits() == pytest.approx(sum(map(entropy_bits, result.labels)) + 32 * int(fit.outliers.sum()))
 
 
 def test_codebook_is_the_best_for_its_labels() -> None:
     mu, sigma = network()
-    result = share_by_rate(mu, sigma, Rate(trade=0.5, components=8))
+    result = share_by_rate(mu, sigma, Rate(lambda_=0.5, components=8))
     m, s, label = (torch.cat([t.view(-1).double() for t in ts]) for ts in (mu, sigma, result.labels))
     book = result.fit.codebook
     for k in range(book.components):
@@ -114,21 +114,21 @@ def test_codebook_is_the_best_for_its_labels() -> None:
         assert best <= min(lost(book.mu[k] + 1e-3, book.sigma[k]), lost(book.mu[k], 1.05 * book.sigma[k]))
 
 
-@pytest.mark.parametrize("trade", [0.01, 0.3, 3.0])
-def test_objective_never_rises(trade: float) -> None:
+@pytest.mark.parametrize("lambda_", [0.01, 0.3, 3.0])
+def test_objective_never_rises(lambda_: float) -> None:
     evidence = gather_evidence(*network())
-    fit = fit_codebook(evidence, Rate(trade=trade, tolerance=1e-6), some_codebook())
+    fit = fit_codebook(evidence, Rate(lambda_=lambda_, tolerance=1e-6), some_codebook())
     assert len(fit.history) > 3
     assert max(np.diff(fit.history)) <= 1e-9 * abs(fit.history[0])
 
 
 def test_more_lambda_never_takes_more_label_bits() -> None:
     evidence = gather_evidence(*network())
-    trades = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
-    rate = Rate(escape_bits=None, components=32)
+    lambdas = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+    rate = Rate(outlier_bits=None, components=32)
     for fits in (
-        sweep(evidence, trades, rate),
-        [fit_codebook(evidence, replace(rate, trade=t)) for t in trades],
+        sweep(evidence, lambdas, rate),
+        [fit_codebook(evidence, replace(rate, lambda_=t)) for t in lambdas],
     ):
         bits = [fit.bits() for fit in fits]
         distortion = [float(fit.distortion.sum()) for fit in fits]
@@ -139,9 +139,9 @@ def test_more_lambda_never_takes_more_label_bits() -> None:
 
 def test_little_lambda_leaves_little_distortion() -> None:
     mu, sigma = network(sizes=(300, 300))
-    fit = fit_codebook(gather_evidence(mu, sigma), Rate(trade=1e-6, components=600))
+    fit = fit_codebook(gather_evidence(mu, sigma), Rate(lambda_=1e-6, components=600))
     assert float(fit.distortion.sum()) / 600 < 1e-3
-    coarse = fit_codebook(gather_evidence(mu, sigma), Rate(trade=1.0))
+    coarse = fit_codebook(gather_evidence(mu, sigma), Rate(lambda_=1.0))
     assert float(coarse.distortion.sum()) / 600 > 0.1
 
 
@@ -149,7 +149,7 @@ def test_distinct_weights_are_reproduced_when_each_may_have_a_component() -> Non
     values = torch.tensor([[-1.0, 0.1], [0.0, 0.2], [0.0, 0.01], [2.0, 0.1]])
     pick = torch.randint(0, 4, (300,), generator=torch.Generator().manual_seed(0))
     mu, sigma = values[pick].unbind(1)
-    result = share_by_rate([mu], [sigma], Rate(trade=1e-3, escape_bits=None))
+    result = share_by_rate([mu], [sigma], Rate(lambda_=1e-3, outlier_bits=None))
     assert result.fit.codebook.components == 4
     shared = result.labels[0].long()
     torch.testing.assert_close(result.fit.codebook.mu[shared].float(), mu)
@@ -159,17 +159,17 @@ def test_distinct_weights_are_reproduced_when_each_may_have_a_component() -> Non
 def test_lone_far_weights_escape_unless_forbidden() -> None:
     mu, sigma = network(sizes=(4000,))
     mu[0][:3] = torch.tensor([9.0, -7.0, 30.0])
-    open_, shut = (share_by_rate(mu, sigma, Rate(components=4, escape_bits=b)) for b in (32.0, None))
-    assert bool(open_.escaped[0][:3].all())
-    assert int(open_.fit.private[0]) < 200
-    assert not shut.escaped[0].any()
+    open_, shut = (share_by_rate(mu, sigma, Rate(components=4, outlier_bits=b)) for b in (32.0, None))
+    assert bool(open_.outliers[0][:3].all())
+    assert int(open_.fit.outliers[0]) < 200
+    assert not shut.outliers[0].any()
     assert float(shut.fit.distortion.sum()) > float(open_.fit.distortion.sum())
 
 
 def test_more_important_weights_are_moved_less() -> None:
     mu, sigma = network(sizes=(3000,))
     importance = [torch.where(torch.arange(3000) % 2 == 0, 10.0, 0.1)]
-    result = share_by_rate(mu, sigma, Rate(trade=1.0), importance)
+    result = share_by_rate(mu, sigma, Rate(lambda_=1.0), importance)
     shared = result.labels[0].long().clamp_max(result.fit.codebook.components - 1)
     moved = ((result.fit.codebook.mu[shared] - mu[0]) / sigma[0]).square()
     assert float(moved[0::2].mean()) < float(moved[1::2].mean()) / 2
@@ -177,14 +177,14 @@ def test_more_important_weights_are_moved_less() -> None:
 
 def test_a_fit_is_the_same_every_time() -> None:
     mu, sigma = network()
-    first, second = (share_by_rate(mu, sigma, Rate(trade=0.3)) for _ in range(2))
+    first, second = (share_by_rate(mu, sigma, Rate(lambda_=0.3)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first.labels, second.labels, strict=True))
     assert torch.equal(first.fit.codebook.mu, second.fit.codebook.mu)
 
 
 def test_a_warm_start_is_no_worse_and_a_lost_label_may_return() -> None:
     mu, sigma = network()
-    rate = Rate(trade=0.3)
+    rate = Rate(lambda_=0.3)
     cold = share_by_rate(mu, sigma, rate)
     moved = [
         m + 0.2 * s * torch.randn(m.shape, generator=torch.Generator().manual_seed(2))
@@ -203,7 +203,7 @@ def test_a_warm_start_is_no_worse_and_a_lost_label_may_return() -> None:
 
 def test_binned_layers_come_close_to_exact_ones() -> None:
     mu, sigma = network(sizes=(20_000, 9000))
-    rate = Rate(trade=0.3)
+    rate = Rate(lambda_=0.3)
     exact, binned = (gather_evidence(mu, sigma, exact_below=n) for n in (1 << 17, 0))
     assert len(binned.phi) < len(exact.phi) * 0.9
     torch.testing.assert_close(binned.phi.sum(0), exact.phi.sum(0))
@@ -216,7 +216,7 @@ def test_binned_layers_come_close_to_exact_ones() -> None:
         assert result.fit.history[-1] == pytest.approx(fits[0].history[-1], rel=0.01)
 
 
-def objective(groups: Tensor, trade: float) -> float:
+def objective(groups: Tensor, lambda_: float) -> float:
     """J of groups [L, K, 5] at their best codebook and frequencies, written out weight by weight elsewhere."""
     total = 0.0
     n, h, t, u, c = groups.unbind(2)
@@ -226,7 +226,7 @@ def objective(groups: Tensor, trade: float) -> float:
             (0.5 * (v + m * m) * t[:, k] - m * u[:, k] - 0.5 * math.log(v) * h[:, k] + c[:, k]).sum()
         )
     share = n / n.sum(1, keepdim=True)
-    return total - trade * float(torch.special.xlogy(n, share).sum())
+    return total - lambda_ * float(torch.special.xlogy(n, share).sum())
 
 
 def test_joining_changes_the_objective_by_its_closed_form() -> None:
@@ -247,16 +247,16 @@ def test_joining_changes_the_objective_by_its_closed_form() -> None:
 @pytest.mark.parametrize("share", [0.5, 0.1])
 def test_a_budget_of_bits_is_met_and_nearly_used(share: float) -> None:
     evidence = coarsen(gather_evidence(*network()))
-    full = fit_codebook(evidence, Rate(trade=0.01, components=32)).bits()
-    fit, trade = fit_bits(evidence, share * full, Rate(components=32))
+    full = fit_codebook(evidence, Rate(lambda_=0.01, components=32)).bits()
+    fit, lambda_ = fit_bits(evidence, share * full, Rate(components=32))
     assert 0.9 * share * full < fit.bits() <= share * full
-    assert trade > 0.01
+    assert lambda_ > 0.01
 
 
 def test_a_generous_budget_takes_the_smallest_lambda_tried() -> None:
     evidence = gather_evidence(*network(sizes=(60,)))
-    fit, trade = fit_bits(evidence, 1e9, Rate(trade=1.0), steps=1)
-    assert trade < 1e-4
+    fit, lambda_ = fit_bits(evidence, 1e9, Rate(lambda_=1.0), steps=1)
+    assert lambda_ < 1e-4
     assert fit.bits() <= 1e9
 
 
@@ -268,14 +268,14 @@ def test_a_generous_budget_takes_the_smallest_lambda_tried() -> None:
 )
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_any_weights_can_be_shared(
-    weights: list[tuple[float, float]], trade: float, components: int, escape_bits: float | None
+    weights: list[tuple[float, float]], lambda_: float, components: int, outlier_bits: float | None
 ) -> None:
     mu, sigma = (torch.tensor(w) for w in zip(*weights, strict=True))
-    rate = Rate(trade=trade, components=components, escape_bits=escape_bits)
+    rate = Rate(lambda_=lambda_, components=components, outlier_bits=outlier_bits)
     result = share_by_rate([mu], [sigma], rate)
     book = result.fit.codebook
     assert 1 <= book.components <= components
-    assert int(result.labels[0].max()) <= book.components - (escape_bits is None)
+    assert int(result.labels[0].max()) <= book.components - (outlier_bits is None)
     assert bool(book.mu.isfinite().all())
     assert bool((book.sigma > 0).all())
     assert float(result.fit.distortion.sum()) > -1e-6
@@ -289,12 +289,12 @@ def test_stopping_at_the_limit_warns() -> None:
 
 def test_bad_input_is_named() -> None:
     mu, sigma = network()
-    with pytest.raises(ValueError, match="trade"):
-        Rate(trade=0.0)
+    with pytest.raises(ValueError, match="lambda_"):
+        Rate(lambda_=0.0)
     with pytest.raises(ValueError, match="components"):
         Rate(components=0)
-    with pytest.raises(ValueError, match="escape_bits"):
-        Rate(escape_bits=-1.0)
+    with pytest.raises(ValueError, match="outlier_bits"):
+        Rate(outlier_bits=-1.0)
     with pytest.raises(ValueError, match="layer 1: shapes"):
         gather_evidence(mu, [sigma[0], sigma[1][:5], sigma[2]])
     with pytest.raises(ValueError, match="layer 0: sigma must be positive"):

@@ -16,8 +16,8 @@ from pocketbayes.sharing.merge import Merge, RelativeDistance
 from pocketbayes.sharing.outliers import AbsoluteMean, Outliers
 from pocketbayes.sharing.shared import SharedWeight
 
-NO_OUTLIERS = Outliers(mean=None, sensitivity_share=None, smallest_cluster=None)
-SOME = Outliers(mean=AbsoluteMean(0.3), sensitivity_share=None, smallest_cluster=5)
+NO_OUTLIERS = Outliers(mean=None, fisher_fraction=None, smallest_cluster=None)
+SOME = Outliers(mean=AbsoluteMean(0.3), fisher_fraction=None, smallest_cluster=5)
 
 
 def digits(n: int = 400) -> DataLoader:
@@ -37,7 +37,7 @@ def trained() -> nn.Module:
     with torch.random.fork_rng():
         torch.random.default_generator.manual_seed(0)
         model = pb.bayesianize(nets.digits_net())
-        pb.fit(model, digits(), epochs=8, lr=3e-3, beta=0.01, progress=False)
+        pb.fit(model, digits(), epochs=8, lr=3e-3, temperature=0.01, progress=False)
     return model
 
 
@@ -58,7 +58,7 @@ def nelbo(model: nn.Module, draws: int = 24) -> float:
     with torch.no_grad():
         for seed in range(draws):
             with pb.one_draw(model, seed):
-                losses.append(pb.nelbo(model, (x, y), 400, beta=0.01).loss)
+                losses.append(pb.nelbo(model, (x, y), 400, temperature=0.01).loss)
     return torch.stack(losses).mean().item()
 
 
@@ -84,7 +84,7 @@ def test_shared_weights_hold_a_codebook_labels_and_outliers_and_nothing_else(tra
 
 def test_a_plain_copy_of_shared_weights_can_be_converted_again(trained: nn.Module) -> None:
     """Also where no weight is an outlier, and the parameter that was is empty."""
-    shared = shared_by(trained, pb.Rate(components=8, escape_bits=None))
+    shared = shared_by(trained, pb.Rate(components=8, outlier_bits=None))
     plain = pb.to_deterministic(shared)
     assert all(parameter.requires_grad for parameter in plain.parameters())
     pb.bayesianize(plain)
@@ -96,18 +96,18 @@ def test_a_plain_copy_of_shared_weights_can_be_converted_again(trained: nn.Modul
 
 
 def test_labels_name_each_weights_own_law(trained: nn.Module) -> None:
-    shared = shared_by(trained, pb.Rate(trade=0.1))
+    shared = shared_by(trained, pb.Rate(lambda_=0.1))
     for before, after in zip(stochastic_weights(trained), stochastic_weights(shared), strict=True):
-        gap = (after.gaussian.mu - before.gaussian.mu).square().mean() / before.gaussian.mu.square().mean()
+        gap = (after.moments.mu - before.moments.mu).square().mean() / before.moments.mu.square().mean()
         assert gap < 0.05
         k = after.weight.codebook.components
         inside = after.weight.labels != k
         expected = after.weight.codebook.mu[after.weight.labels[inside].long()]
-        assert torch.equal(after.gaussian.mu.reshape(-1)[inside], expected)
+        assert torch.equal(after.moments.mu.reshape(-1)[inside], expected)
 
 
 @pytest.mark.parametrize(
-    "how", [pb.Rate(trade=0.3), pb.Paper(components=48, outliers=SOME)], ids=["rate", "paper"]
+    "how", [pb.Rate(lambda_=0.3), pb.Paper(components=48, outliers=SOME)], ids=["rate", "paper"]
 )
 def test_fine_tuning_lowers_the_held_out_nelbo_and_reaches_codebook_and_outliers(
     trained: nn.Module, how
@@ -124,17 +124,17 @@ def test_fine_tuning_lowers_the_held_out_nelbo_and_reaches_codebook_and_outliers
         assert outliers
         assert all(bool((s.original.grad != 0).any()) for s in outliers)
     shared.zero_grad()
-    pb.fit(shared, digits(), epochs=6, lr=1e-3, beta=0.01, anneal=0.0, progress=False)
+    pb.fit(shared, digits(), epochs=6, lr=1e-3, temperature=0.01, anneal=0.0, progress=False)
     assert not torch.equal(weights(shared)[0].codebook.mu, codebook)
     assert nelbo(shared) < before
 
 
 def test_gathered_gradients_are_sums_over_members(trained: nn.Module) -> None:
     """The gradient at a component is the sum of those at its weights, by an independent loop."""
-    shared = shared_by(trained, pb.Rate(trade=0.3, escape_bits=None))
+    shared = shared_by(trained, pb.Rate(lambda_=0.3, outlier_bits=None))
     site = stochastic_weights(shared)[1]
-    upstream = torch.randn_like(site.gaussian.mu)
-    (site.gaussian.mu * upstream).sum().backward()
+    upstream = torch.randn_like(site.moments.mu)
+    (site.moments.mu * upstream).sum().backward()
     labels = site.weight.labels
     for k in range(0, site.weight.codebook.components, 7):
         expected = upstream.reshape(-1)[labels == k].double().sum()
@@ -163,7 +163,7 @@ def test_the_kl_with_prior_means_is_exact() -> None:
     pb.share(model, pb.Paper(components=12, outliers=SOME, merge=None, beyond=1.0))
     expected = sum(
         torch.distributions.kl_divergence(
-            torch.distributions.Normal(*site.gaussian), torch.distributions.Normal(site.weight.prior_mu, 0.3)
+            torch.distributions.Normal(*site.moments), torch.distributions.Normal(site.weight.prior_mu, 0.3)
         ).sum()
         for site in stochastic_weights(model)
     )
@@ -203,30 +203,30 @@ def test_every_part_can_be_switched_off(trained: nn.Module) -> None:
 def test_more_outliers_at_a_lower_threshold(trained: nn.Module) -> None:
     counts = []
     for tau in (0.1, 0.2, 0.4):
-        rules = Outliers(mean=AbsoluteMean(tau), sensitivity_share=None, smallest_cluster=None)
+        rules = Outliers(mean=AbsoluteMean(tau), fisher_fraction=None, smallest_cluster=None)
         counts.append(pb.share(copy.deepcopy(trained), pb.Paper(components=32, outliers=rules)).outliers)
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1]
 
 
-def test_sensitivity_chooses_its_share_of_outliers(trained: nn.Module) -> None:
-    g = pb.sensitivity(trained, digits(128), progress=False)
-    rules = Outliers(mean=None, sensitivity_share=0.01, smallest_cluster=None)
-    report = pb.share(copy.deepcopy(trained), pb.Paper(components=32, outliers=rules), sensitivity=g)
+def test_fisher_information_chooses_its_fraction_of_outliers(trained: nn.Module) -> None:
+    g = pb.fisher_information(trained, digits(128), progress=False)
+    rules = Outliers(mean=None, fisher_fraction=0.01, smallest_cluster=None)
+    report = pb.share(copy.deepcopy(trained), pb.Paper(components=32, outliers=rules), fisher=g)
     assert 0.008 * report.weights < report.outliers <= 0.01 * report.weights
 
 
-def test_sensitivity_is_the_fisher_information_of_logistic_regression() -> None:
+def test_it_is_the_fisher_information_of_logistic_regression() -> None:
     """For a linear model the per-example gradients are known: (p - y) x."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(4000, 3, generator=g), torch.randint(2, (4000,), generator=g)
     model = nn.Linear(3, 2)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
-    single = pb.sensitivity(model, DataLoader(TensorDataset(x, y), 1), progress=False)["weight"]
+    single = pb.fisher_information(model, DataLoader(TensorDataset(x, y), 1), progress=False)["weight"]
     exact = 0.25 * x.square().mean(0).expand(2, 3)  # p = 1/2: (p - y)^2 = 1/4
     torch.testing.assert_close(single, exact, rtol=1e-4, atol=1e-5)
-    batched = pb.sensitivity(model, DataLoader(TensorDataset(x, y), 8), progress=False)["weight"]
+    batched = pb.fisher_information(model, DataLoader(TensorDataset(x, y), 8), progress=False)["weight"]
     assert (batched / exact - 1).abs().max() < 5 * (2 / 500) ** 0.5  # chi-square with 500 batches
 
 
@@ -238,12 +238,12 @@ BAD = {
         "fewer than",
     ),
     "all outliers": (
-        lambda m: pb.share(m, pb.Paper(outliers=Outliers(mean=AbsoluteMean(1e-9), sensitivity_share=None))),
+        lambda m: pb.share(m, pb.Paper(outliers=Outliers(mean=AbsoluteMean(1e-9), fisher_fraction=None))),
         "outliers",
     ),
-    "no sensitivity": (lambda m: pb.share(m, pb.Paper(components=9)), "sensitivity"),
-    "sensitivity of another model": (
-        lambda m: pb.share(m, pb.Paper(components=9), sensitivity={}),
+    "no Fisher information": (lambda m: pb.share(m, pb.Paper(components=9)), "fisher"),
+    "Fisher information of another model": (
+        lambda m: pb.share(m, pb.Paper(components=9), fisher={}),
         "0.weight",
     ),
 }
@@ -274,5 +274,5 @@ def test_weights_that_are_not_finite_are_named(trained: nn.Module) -> None:
 def test_constant_weights_share_one_component(value: float) -> None:
     model = nn.Linear(20, 10)
     nn.init.constant_(model.weight, value)
-    pb.bayesianize(model, sigma=pb.Constant(0.1))
+    pb.bayesianize(model, sigma=pb.Absolute(0.1))
     assert pb.share(model, pb.Rate()).components == 1

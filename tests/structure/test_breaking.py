@@ -50,7 +50,7 @@ def weights_seen(model: nn.Module, seed: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("scheme", SCHEMES, ids=repr)
 def test_fixed_weights_never_move_and_free_ones_do(scheme: pb.structure.Scheme, values: Values) -> None:
     model = small()
-    means = {s.path: s.gaussian.mu.detach().numpy() for s in stochastic_weights(model)}
+    means = {s.path: s.moments.mu.detach().numpy() for s in stochastic_weights(model)}
     report = pb.break_symmetry(model, scheme, values)
     first, second = weights_seen(model, 1), weights_seen(model, 2)
     assert report.count > 0
@@ -83,7 +83,7 @@ def test_light_masks_of_a_model_are_those_of_the_definition() -> None:
 @pytest.mark.parametrize("values", VALUES, ids=repr)
 def test_the_kl_is_that_of_the_free_weights_alone(values: Values, prior: pb.ZeroMean) -> None:
     model = small(prior=prior)
-    whole = {s.path: (s.gaussian, s.weight.prior_mu, s.weight.prior_sigma) for s in stochastic_weights(model)}
+    whole = {s.path: (s.moments, s.weight.prior_mu, s.weight.prior_sigma) for s in stochastic_weights(model)}
     pb.break_symmetry(model, Heavy(), values)
     expected = 0.0
     for layer, (path, (q, m, s)) in enumerate(whole.items()):
@@ -163,12 +163,12 @@ def test_a_residual_network_loses_all_its_permutations() -> None:
 
 
 def shared_by_rate(model: nn.Module) -> None:
-    pb.share(model, pb.Rate(trade=0.5, components=4, escape_bits=8.0))
+    pb.share(model, pb.Rate(lambda_=0.5, components=4, outlier_bits=8.0))
 
 
 def shared_as_in_the_paper(model: nn.Module) -> None:
     outliers = pb.sharing.Outliers(
-        mean=pb.sharing.AbsoluteMean(0.35), sensitivity_share=None, smallest_cluster=2
+        mean=pb.sharing.AbsoluteMean(0.35), fisher_fraction=None, smallest_cluster=2
     )
     pb.share(model, pb.Paper(components=4, outliers=outliers, merge=None, beyond=1.0))
 
@@ -235,7 +235,7 @@ def test_a_reader_without_torch_sees_the_same_means(tmp_path: Path, values: Valu
 def test_sharing_labels_free_weights_only() -> None:
     model = small()
     report = pb.break_symmetry(model, Heavy())
-    shared = pb.share(model, pb.Rate(trade=0.5, components=4))
+    shared = pb.share(model, pb.Rate(lambda_=0.5, components=4))
     assert shared.weights == report.weights - report.count
 
 
@@ -243,10 +243,10 @@ def test_compress_takes_a_symmetry_broken_posterior(tmp_path: Path) -> None:
     torch.manual_seed(1)
     x = torch.randn(200, 4)
     y = (x[:, :2].sum(1) > 0).long()
-    model = pb.bayesianize(nets.mlp((4, 16, 16, 2), nn.Tanh), sigma=pb.Constant(0.05))
+    model = pb.bayesianize(nets.mlp((4, 16, 16, 2), nn.Tanh), sigma=pb.Absolute(0.05))
     pb.break_symmetry(model, Heavy(), Constant(0.5, trained=True))
-    pb.fit(model, [(x, y)], epochs=30, lr=1e-2, beta=0.01, progress=False)
-    plan = pb.Plan(epochs=2, settling_epochs=1, components=8)
+    pb.fit(model, [(x, y)], epochs=30, lr=1e-2, temperature=0.01, progress=False)
+    plan = pb.Plan(epochs=2, finetune_epochs=1, components=8)
     report = pb.compress(
         model, [(x, y)], path=tmp_path / "a.pocket", max_bytes=900, plan=plan, progress=False
     )
@@ -335,7 +335,7 @@ def test_tied_layers_share_one_mask() -> None:
 def test_ordered_biases_ascend_in_every_draw(tmp_path: Path) -> None:
     model = nets.mlp((3, 7, 6, 2), nn.Tanh)
     assert order_biases(model) == ["0.bias", "2.bias"]
-    pb.bayesianize(model, biases=True, sigma=pb.Constant(0.5))
+    pb.bayesianize(model, biases=True, sigma=pb.Absolute(0.5))
     for seed in range(5):
         with torch.no_grad(), pb.one_draw(model, seed):
             assert (model[0].bias.diff() >= 0).all()
@@ -391,7 +391,7 @@ def test_errors_say_which_layer_and_leave_the_model_alone() -> None:
     with pytest.raises(ValueError, match=r"0.weight: some of its weights are fixed already"):
         pb.break_symmetry(model, Heavy())
     shared = small()
-    pb.share(shared, pb.Rate(trade=0.5, components=4))
+    pb.share(shared, pb.Rate(lambda_=0.5, components=4))
     with pytest.raises(ValueError, match="Break symmetries before sharing"):
         pb.break_symmetry(shared, Light())
     with pytest.raises(ValueError, match="has no biases to order"):

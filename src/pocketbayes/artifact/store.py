@@ -28,13 +28,13 @@ from pocketbayes.artifact import (
 from pocketbayes.artifact.constants import install_fixed, to_file
 from pocketbayes.artifact.dense import fixed_mask
 from pocketbayes.errors import ArtifactError
-from pocketbayes.files import write_atomically
 from pocketbayes.noise import Gaussian as GaussianNoise
 from pocketbayes.noise import Noise
 from pocketbayes.posterior.convert import bayesianize, parameters_with_owners
-from pocketbayes.posterior.gaussian import Gaussian
+from pocketbayes.posterior.gaussian import Moments
 from pocketbayes.posterior.priors import FanIn, FixedPrior
 from pocketbayes.posterior.weights import Site, require_bayesian, sites, stochastic_weights, unwrap
+from pocketbayes.runs.files import write_atomically
 from pocketbayes.sharing.share import install
 from pocketbayes.sharing.shared import Blends, SharedWeight
 
@@ -88,17 +88,17 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     return from_pocket(pocket, model)
 
 
-def read(path: str | os.PathLike[str], *, max_weights: int = 1 << 28) -> dict[str, Tensor | Gaussian]:
-    """The tensors of a file without a model: a `Gaussian(mu, sigma)` for stochastic ones, plain tensors otherwise."""
+def read(path: str | os.PathLike[str], *, max_weights: int = 1 << 28) -> dict[str, Tensor | Moments]:
+    """The tensors of a file without a model: a `Moments(mu, sigma)` for stochastic ones, plain tensors otherwise."""
     pocket = decode(path, max_weights=max_weights)
-    found: dict[str, Tensor | Gaussian] = {}
+    found: dict[str, Tensor | Moments] = {}
     for name, entry in pocket.tensors.items():
         target = _target(pocket, entry)
         if isinstance(target, Plain):
             found[name] = _torch(target.values, target.dtype)
         else:
             law = law_of(pocket, name)
-            found[name] = Gaussian(torch.from_numpy(law.mu), torch.from_numpy(law.sigma))
+            found[name] = Moments(torch.from_numpy(law.mu), torch.from_numpy(law.sigma))
     return found
 
 
@@ -171,9 +171,9 @@ def _stochastic(site: Site, priors: bool) -> Entry:
             fixed=to_file(weight.fixed),
             prior=prior,
         )
-    mu = site.gaussian.mu
+    mu = site.moments.mu
     rho = getattr(weight, "rho", None)
-    sigma = _sigma(rho) if isinstance(rho, Tensor) and rho.shape == mu.shape else _numpy(site.gaussian.sigma)
+    sigma = _sigma(rho) if isinstance(rho, Tensor) and rho.shape == mu.shape else _numpy(site.moments.sigma)
     return Normal(
         shape=tuple(site.shape),
         mu=_numpy(mu).reshape(-1),

@@ -89,8 +89,8 @@ def _measure(
 ) -> dict[str, Any]:
     import torch
 
-    from pocketbayes.ensemble import Ensemble
     from pocketbayes.posterior.convert import to_deterministic
+    from pocketbayes.prediction.ensemble import Ensemble
 
     x = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(seed))
     plain, ensemble = to_deterministic(model).eval(), Ensemble(model, samples=samples, seed=seed)

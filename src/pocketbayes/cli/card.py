@@ -34,9 +34,9 @@ class Card(NamedTuple):
     unsure: float | None = None  # the smallest confidence that counts as sure
 
     def likelihood(self) -> Likelihood:
-        from pocketbayes.likelihood import Categorical, Gaussian
+        from pocketbayes.likelihood import Categorical, Homoscedastic
 
-        return Categorical() if self.classes is not None else Gaussian(self.sigma or 1.0, learned=True)
+        return Categorical() if self.classes is not None else Homoscedastic(self.sigma or 1.0, learned=True)
 
     def require_fit(self, path: Path, data: DataSet) -> None:
         """The data must be of the kind that the file was made for."""

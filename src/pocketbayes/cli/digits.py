@@ -18,18 +18,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pocketbayes import metrics, nets, randomness
+from pocketbayes import metrics, nets
 from pocketbayes.artifact import store
 from pocketbayes.cli.card import card_of
 from pocketbayes.cli.record import of_compression, versions
-from pocketbayes.compression import compress
+from pocketbayes.compression.compress import compress
+from pocketbayes.compression.plan import Plan
 from pocketbayes.data import DataSet, hold_out, load
-from pocketbayes.files import write_atomically
-from pocketbayes.plan import Plan
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.prediction import Predictive, evaluate, predict
-from pocketbayes.progress import track
-from pocketbayes.train import fit
+from pocketbayes.prediction.predict import Predictive, evaluate, predict
+from pocketbayes.runs import randomness
+from pocketbayes.runs.files import write_atomically
+from pocketbayes.runs.progress import track
+from pocketbayes.training.fit import fit
 
 BATCH = 64
 TEMPERATURE = 0.01  # validation data choose 0.003 or 0.01: experiments/digits_calibration.py
@@ -180,7 +181,7 @@ def bayesian(model: nn.Module, setting: Setting) -> Result:
         validation=setting.material.validation.batches(256),
         epochs=setting.epochs,
         lr=3e-3,
-        beta=TEMPERATURE,
+        temperature=TEMPERATURE,
         seed=setting.seed,
         progress=setting.progress,
     )
@@ -200,7 +201,7 @@ def compressed(model: nn.Module, setting: Setting) -> Result:
         validation_loader=material.validation.batches(256),
         max_bytes=BUDGET,
         plan=Plan(
-            temperature=TEMPERATURE, epochs=epochs, settling_epochs=max(1, epochs // 4), seed=setting.seed
+            temperature=TEMPERATURE, epochs=epochs, finetune_epochs=max(1, epochs // 4), seed=setting.seed
         ),
         metadata=card_of("digits_net", {}, material.train).metadata(),
         progress=setting.progress,

@@ -20,7 +20,7 @@ from pocketbayes.cli.record import facts, of_compression, settings_of
 from pocketbayes.cli.scores import ask, choose_threshold, residual_sigma, score, scores_of, selective
 from pocketbayes.cli.story import foreign_inputs, write_story
 from pocketbayes.cli.workbench import Workbench, digest
-from pocketbayes.files import require_writable, write_atomically
+from pocketbayes.runs.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,10 +99,10 @@ class Job:
     def _compress(
         self, bench: Workbench, start: Start, train: DataSet, validation: DataSet | None
     ) -> dict[str, Any]:
-        """Posterior, sharing, settling; afterwards a file and a record lie on the workbench."""
-        from pocketbayes.compression import compress
-        from pocketbayes.layout import prefer_channels_last
-        from pocketbayes.likelihood import Gaussian
+        """Posterior, sharing, fine-tuning; afterwards a file and a record lie on the workbench."""
+        from pocketbayes.compression.compress import compress
+        from pocketbayes.likelihood import Homoscedastic
+        from pocketbayes.prediction.layout import prefer_channels_last
 
         started = time.monotonic()
         prefer_channels_last(start.network, start.card.shape)
@@ -121,7 +121,7 @@ class Job:
             **self.budget,
         )
         noise = start.likelihood
-        sigma = float(f"{noise.sigma.item():.4g}") if isinstance(noise, Gaussian) else None
+        sigma = float(f"{noise.sigma.item():.4g}") if isinstance(noise, Homoscedastic) else None
         done = {**of_compression(report), "noise_sigma": sigma, "seconds": time.monotonic() - started}
         bench.write("record", finite(done))
         return done

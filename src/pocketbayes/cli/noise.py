@@ -15,14 +15,14 @@ from pocketbayes.cli.card import Opened, open_pocket
 from pocketbayes.cli.datasets import Data, requested
 from pocketbayes.cli.entry import app, examples
 from pocketbayes.cli.output import console, emit, rows_table, say
-from pocketbayes.files import require_writable, write_atomically
+from pocketbayes.runs.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pocketbayes.data import DataSet
     from pocketbayes.noise import NoiseFit
-    from pocketbayes.shape_report import ShapeReport
+    from pocketbayes.prediction.noise_shape import ShapeReport
 
 _SPREADS = ("mu", "sigma", "skewness", "excess_kurtosis")
 
@@ -116,7 +116,7 @@ def _shape_report(
     opened: Opened, test: DataSet, fit: NoiseFit, samples: int, repeats: int, seed: int
 ) -> ShapeReport:
     """The network under this device's noise, and under the usual families, against Gaussian noise."""
-    from pocketbayes.shape_report import FAMILIES, shape_sensitivity
+    from pocketbayes.prediction.noise_shape import FAMILIES, shape_sensitivity
 
     return shape_sensitivity(
         opened.model,

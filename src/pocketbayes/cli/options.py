@@ -180,7 +180,8 @@ Bayesian = Annotated[
     bool, typer.Option("--bayesian", rich_help_panel=BAYESIAN, help="Train a posterior; write a pocket file.")
 ]
 Beta = Annotated[
-    float, typer.Option("--beta", min=0.0, rich_help_panel=BAYESIAN, help="Weight of the KL; 1 is the ELBO.")
+    float,
+    typer.Option("--temperature", min=0.0, rich_help_panel=BAYESIAN, help="Weight of the KL; 1 is the ELBO."),
 ]
 KlAnneal = Annotated[
     float,
@@ -254,10 +255,10 @@ Temperature = Annotated[
         help="Of the posterior: weight of the KL, and width; choose on validation data.",
     ),
 ]
-SensitivityBatches = Annotated[
+FisherBatches = Annotated[
     int,
     typer.Option(
-        "--sensitivity-batches",
+        "--fisher-batches",
         min=0,
         rich_help_panel=PLAN,
         help="Batches that measure the widths; 0 for all.",
@@ -272,8 +273,8 @@ PosteriorEpochs = Annotated[
 SharingEpochs = Annotated[
     int, typer.Option("--epochs", min=1, rich_help_panel=PLAN, help="Epochs that alternate with sharing.")
 ]
-SettlingEpochs = Annotated[
-    int, typer.Option("--settling-epochs", min=0, rich_help_panel=PLAN, help="Epochs with the labels fixed.")
+FinetuneEpochs = Annotated[
+    int, typer.Option("--finetune-epochs", min=0, rich_help_panel=PLAN, help="Epochs with the labels fixed.")
 ]
 RhoLr = Annotated[
     float,
@@ -281,9 +282,9 @@ RhoLr = Annotated[
         "--rho-lr", min=0.0, rich_help_panel=PLAN, help="Learning rate of the widths while sharing."
     ),
 ]
-SettlingLr = Annotated[
+FinetuneLr = Annotated[
     float,
-    typer.Option("--settling-lr", min=0.0, rich_help_panel=PLAN, help="Learning rate with the labels fixed."),
+    typer.Option("--finetune-lr", min=0.0, rich_help_panel=PLAN, help="Learning rate with the labels fixed."),
 ]
 Distillation = Annotated[
     float,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from pocketbayes.plan import Plan
+    from pocketbayes.compression.plan import Plan
     from pocketbayes.posterior.priors import InitialSigma, Prior, Scale
 
 BUDGETS = ("max_bytes", "max_accuracy_drop", "max_nll_rise")
@@ -41,22 +41,22 @@ def prior_from(text: str) -> Prior:
 
 def sigma_from(text: str) -> InitialSigma:
     """`relative:0.1`, `fan-in:0.1` or a number: where the widths start."""
-    from pocketbayes.posterior.priors import Constant, FanIn, Relative
+    from pocketbayes.posterior.priors import Absolute, FanIn, Relative
 
     name, _, rest = text.partition(":")
     scale = scale_from(rest or "0.1" if name == "relative" else text, "--sigma")
     if isinstance(scale, FanIn):
         return scale
-    return Relative(scale) if name == "relative" else Constant(scale)
+    return Relative(scale) if name == "relative" else Absolute(scale)
 
 
 def plan_from(given: Mapping[str, Any]) -> Plan:
     """The plan that the options make; they have the names of its fields."""
-    from pocketbayes.plan import Plan
+    from pocketbayes.compression.plan import Plan
 
     chosen = {f.name: given[f.name] for f in fields(Plan)}
     chosen["prior"] = scale_from(given["prior"])
-    chosen["sensitivity_batches"] = given["sensitivity_batches"] or None
+    chosen["fisher_batches"] = given["fisher_batches"] or None
     return Plan(**chosen)
 
 

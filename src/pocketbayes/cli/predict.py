@@ -16,10 +16,10 @@ from pocketbayes.cli.entry import app, examples
 from pocketbayes.cli.inputs import read_inputs
 from pocketbayes.cli.output import console, emit, rows_table, say
 from pocketbayes.cli.scores import NORMAL_95, in_units
-from pocketbayes.files import require_writable, write_atomically
+from pocketbayes.runs.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
-    from pocketbayes.prediction import Predictive, Regression
+    from pocketbayes.prediction.predict import Predictive, Regression
 
 Row = dict[str, Any]
 _CLASS_COLUMNS = ("input", "class", "confidence", "entropy", "aleatoric", "epistemic", "verdict", "top")
@@ -68,7 +68,7 @@ def predict(
     the network could still learn. The verdict is "not sure" where the confidence is below the threshold that was
     chosen on validation data. For regression: the mean and a 95 % interval.
     """
-    from pocketbayes.prediction import predict as ask
+    from pocketbayes.prediction.predict import predict as ask
 
     if csv_file is not None:
         require_writable(csv_file)

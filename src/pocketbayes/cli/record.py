@@ -15,8 +15,8 @@ import typer
 from pocketbayes import __version__
 
 if TYPE_CHECKING:
-    from pocketbayes.compression import CompressionReport
-    from pocketbayes.history import History
+    from pocketbayes.compression.compress import CompressionReport
+    from pocketbayes.training.history import History
 
 _NOT_SETTINGS = {"as_json", "debug", "config", "restart"}
 

@@ -15,7 +15,7 @@ from pocketbayes.cli.entry import app, examples
 from pocketbayes.cli.network import build, is_pocket, load_weights
 from pocketbayes.cli.output import emit, say
 from pocketbayes.cli.story import foreign_inputs, write_story
-from pocketbayes.files import require_writable
+from pocketbayes.runs.files import require_writable
 
 if TYPE_CHECKING:
     from torch import nn

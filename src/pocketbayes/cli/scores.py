@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pocketbayes.data import DataSet, Scaling
     from pocketbayes.likelihood import Likelihood
-    from pocketbayes.prediction import Predictive, Regression
+    from pocketbayes.prediction.predict import Predictive, Regression
 
 BATCH = 256
 NORMAL_95 = 1.959964  # a Gaussian is within so many standard deviations with probability 0.95
@@ -33,10 +33,10 @@ def ask(
     seed: int = 0,
 ) -> Any:
     """The predictions for all inputs of a data set, under a bar: a `Predictive`, or a `Regression` with its draws."""
-    from pocketbayes.ensemble import Ensemble
     from pocketbayes.likelihood import Categorical
-    from pocketbayes.prediction import reducer
-    from pocketbayes.progress import track
+    from pocketbayes.prediction.ensemble import Ensemble
+    from pocketbayes.prediction.predict import reducer
+    from pocketbayes.runs.progress import track
 
     likelihood = likelihood if likelihood is not None else Categorical()
     ensemble = Ensemble(model, samples=samples, seed=seed)

@@ -20,14 +20,14 @@ from pocketbayes.cli.record import epochs as history_of
 from pocketbayes.cli.record import facts, settings_of
 from pocketbayes.cli.scores import ask, choose_threshold, score, target_spread
 from pocketbayes.cli.workbench import Workbench, digest
-from pocketbayes.files import require_writable, write_atomically
+from pocketbayes.runs.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pocketbayes.data import DataSet
-    from pocketbayes.history import History
     from pocketbayes.likelihood import Likelihood
+    from pocketbayes.training.history import History
 
 _OUTSIDE = {"out", "folder", "test_samples", "max_risk"}  # may change in a resumed run
 
@@ -35,7 +35,7 @@ _OUTSIDE = {"out", "folder", "test_samples", "max_risk"}  # may change in a resu
 @app.command(
     epilog=examples(
         "train --net lenet --data mnist --epochs 10 --out lenet.safetensors",
-        "train --net mymodel:net --weights net.safetensors --data my.npz --bayesian --beta 0.1 --out net.pocket",
+        "train --net mymodel:net --weights net.safetensors --data my.npz --bayesian --temperature 0.1 --out net.pocket",
         "train --net mlp:50,50 --data energy.csv --targets 2 --epochs 200 --out energy.safetensors",
     )
 )
@@ -142,9 +142,9 @@ def _output(given: dict[str, Any]) -> Path:
 
 def _start(given: dict[str, Any], card: Card) -> nn.Module:
     """The network: new from the seed, or with given weights; made Bayesian if asked for."""
-    from pocketbayes import randomness
-    from pocketbayes.layout import prefer_channels_last
     from pocketbayes.posterior.convert import bayesianize
+    from pocketbayes.prediction.layout import prefer_channels_last
+    from pocketbayes.runs import randomness
 
     with randomness.forked():
         randomness.seed_all(given["seed"])
@@ -165,7 +165,7 @@ def _fit(
     validation: DataSet | None,
     checkpoint: Path,
 ) -> History:
-    from pocketbayes.train import fit, fit_map
+    from pocketbayes.training.fit import fit, fit_map
 
     loader = training_batches(train, given["batch_size"], given["augment"])
     common: dict[str, Any] = {name: given[name] for name in ("epochs", "lr", "patience", "seed")}
@@ -182,9 +182,9 @@ def _finished(
     given: dict[str, Any], model: nn.Module, card: Card, likelihood: Likelihood, validation: DataSet | None
 ) -> Card:
     """The card with the noise that was learned, or with the threshold of "not sure"."""
-    from pocketbayes.likelihood import Gaussian
+    from pocketbayes.likelihood import Homoscedastic
 
-    if isinstance(likelihood, Gaussian):
+    if isinstance(likelihood, Homoscedastic):
         return card._replace(sigma=float(f"{likelihood.sigma.item():.4g}"))
     if validation is None:
         return card

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 
 class Workbench:

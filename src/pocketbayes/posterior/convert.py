@@ -24,7 +24,7 @@ from pocketbayes.posterior.priors import (
     scale_of,
 )
 from pocketbayes.posterior.weights import (
-    PrivateWeight,
+    MeanFieldWeight,
     StochasticWeight,
     require_bayesian,
     sites,
@@ -81,7 +81,7 @@ def bayesianize(
 
     Args:
         prior: one for all, or by name pattern, e.g. `{"head.*": ZeroMean(1.0), "*": Pretrained(0.1)}`.
-        sigma: where the standard deviations start: `Constant`, `Relative`, `FanIn`, or tensors by parameter name.
+        sigma: where the standard deviations start: `Absolute`, `Relative`, `FanIn`, or tensors by parameter name.
         noise: the shape of the draws.
         where: name pattern(s) such as `"layer4.*"`, or a predicate of (name, parameter); all by default.
         biases: convert one-dimensional parameters too.
@@ -105,7 +105,7 @@ def bayesianize(
     draws = Draws()
     # All weights are built before the first is registered: an error leaves the model as it was.
     weights = [
-        _private_weight(p, _choose(prior, p.path, "prior"), sigma, noise, index, draws)
+        _mean_field_weight(p, _choose(prior, p.path, "prior"), sigma, noise, index, draws)
         for index, p in enumerate(chosen)
     ]
     for parameter, weight in zip(chosen, weights, strict=True):
@@ -172,15 +172,15 @@ def _choose(choice: Choice | Mapping[str, Choice], path: str, what: str) -> Choi
     raise ValueError(f"{path}: no {what} in the mapping matches it. Add a pattern, e.g. '*' as the last one.")
 
 
-def _private_weight(
+def _mean_field_weight(
     parameter: Parameter, prior: Prior, start: InitialSigma, noise: Noise, index: int, draws: Draws
-) -> PrivateWeight:
+) -> MeanFieldWeight:
     weight = parameter.tensor
     if not bool(torch.isfinite(weight).all()):
         raise ValueError(
             f"{parameter.path}: the weights are not finite (NaN or infinity). Load a sound checkpoint."
         )
-    return PrivateWeight(
+    return MeanFieldWeight(
         sigma=initial_sigma(start, parameter.path, weight),
         prior_mu=prior.mean(weight),
         prior_sigma=scale_of(prior.sigma, weight),
@@ -282,7 +282,7 @@ def swap(model: nn.Module, new: Mapping[int, StochasticWeight]) -> None:
         if id(old) not in new:
             continue
         if id(old) not in originals:
-            dense, fixed = site.gaussian.mu.detach(), new[id(old)].fixed
+            dense, fixed = site.moments.mu.detach(), new[id(old)].fixed
             dense = fixed.take(dense) if fixed is not None and old.fixed is None else dense.clone()
             originals[id(old)] = nn.Parameter(dense, requires_grad=site.original.requires_grad)
         unregister(site.owner, site.name, originals[id(old)])

@@ -10,7 +10,7 @@ from torch import nn
 
 from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
 from pocketbayes.posterior.draws import root_hooks
-from pocketbayes.posterior.weights import PrivateWeight, Site, StochasticWeight, sites
+from pocketbayes.posterior.weights import MeanFieldWeight, Site, StochasticWeight, sites
 
 
 class Row(NamedTuple):
@@ -79,10 +79,10 @@ def _stochastic_rows(model: nn.Module) -> Iterator[Row]:
 
 
 def _note(site: Site) -> str:
-    sigma = site.gaussian.sigma.detach().float().median().item()
+    sigma = site.moments.sigma.detach().float().median().item()
     fixed = site.weight.fixed
     note = f"median sigma {sigma:.2g}"
-    if isinstance(site.weight, PrivateWeight):
+    if isinstance(site.weight, MeanFieldWeight):
         centre = "0" if site.weight.prior_mu is None else "w0"
         note += f", prior N({centre}, {site.weight.prior_sigma:.2g}^2)"
     return note if fixed is None else f"{note}, {fixed.count:,} fixed ({fixed.rule['rule']})"

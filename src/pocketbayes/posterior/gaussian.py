@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 
-class Gaussian(NamedTuple):
+class Moments(NamedTuple):
     """Independent N(mu, sigma^2), one for each element."""
 
     mu: Tensor
@@ -28,14 +28,14 @@ def rho_from_sigma(sigma: Tensor) -> Tensor:
     return (exact + torch.log(-torch.expm1(-exact))).to(sigma.dtype)
 
 
-def kl_divergence(q: Gaussian, m: Tensor | float, s: float) -> Tensor:
+def kl_divergence(q: Moments, m: Tensor | float, s: float) -> Tensor:
     """KL(q || N(m, s^2)) in nats, element by element; the caller sums.  Eq. (3) of docs/method.md."""
     scaled = (q.sigma / s).square()  # [*shape]
     shift = ((q.mu - m) / s).square()
     return 0.5 * (scaled + shift - 1.0 - scaled.log())
 
 
-def total_kl(q: Gaussian, m: Tensor | float, s: float) -> Tensor:
+def total_kl(q: Moments, m: Tensor | float, s: float) -> Tensor:
     """`kl_divergence` summed over the elements, term by term: a third fewer passes over memory.  Eq. (3) again."""
     moments = (
         q.sigma.square().sum() + (q.mu if isinstance(m, float) and m == 0.0 else q.mu - m).square().sum()

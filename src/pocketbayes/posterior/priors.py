@@ -78,13 +78,13 @@ class FixedPrior(Prior):
 
 
 @dataclass(frozen=True)
-class Constant:
+class Absolute:
     """Every weight starts with the same sigma."""
 
     sigma: float = 0.01
 
     def __post_init__(self) -> None:
-        _require_positive("Constant: sigma", self.sigma)
+        _require_positive("Absolute: sigma", self.sigma)
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class Relative:
         _require_positive("Relative: floor", self.floor)
 
 
-InitialSigma = Constant | Relative | FanIn | Mapping[str, Tensor]
+InitialSigma = Absolute | Relative | FanIn | Mapping[str, Tensor]
 
 
 def initial_sigma(start: InitialSigma, path: str, weight: Tensor) -> Tensor:
     """The standard deviations that the weights at `path` start with, in the weight's shape."""
     weight = weight.detach()
-    if isinstance(start, Constant):
+    if isinstance(start, Absolute):
         return torch.full_like(weight, start.sigma)
     if isinstance(start, FanIn):
         return torch.full_like(weight, scale_of(start, weight))
@@ -114,8 +114,8 @@ def initial_sigma(start: InitialSigma, path: str, weight: Tensor) -> Tensor:
         return start.delta * weight.abs().clamp_min(start.floor * rms)
     if not isinstance(start, Mapping):
         raise TypeError(
-            f"sigma: must be Constant(...), Relative(...), FanIn(...) or tensors by parameter name, got {start!r}. "
-            "For one number everywhere pass pb.Constant(number)."
+            f"sigma: must be Absolute(...), Relative(...), FanIn(...) or tensors by parameter name, got {start!r}. "
+            "For one number everywhere pass pb.Absolute(number)."
         )
     return _given_sigma(start, path, weight)
 

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draw, Draws, MeanDraw
 from pocketbayes.posterior.fixed import FixedEntries
-from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho, total_kl
+from pocketbayes.posterior.gaussian import Moments, rho_from_sigma, sigma_from_rho, total_kl
 
 
 class StochasticWeight(nn.Module, ABC):
@@ -49,7 +49,7 @@ class StochasticWeight(nn.Module, ABC):
         self.fixed = fixed
 
     @abstractmethod
-    def gaussian(self, original: Tensor) -> Gaussian:
+    def moments(self, original: Tensor) -> Moments:
         """The mean and standard deviation of every free weight, in the tensor's own shape if all are."""
 
     def whole(self, free: Tensor) -> Tensor:
@@ -58,12 +58,12 @@ class StochasticWeight(nn.Module, ABC):
 
     def kl(self, original: Tensor) -> Tensor:
         """KL(q || p) in nats, summed over the weights of this tensor."""
-        q, m = self.gaussian(original), 0.0 if self.prior_mu is None else self.prior_mu
+        q, m = self.moments(original), 0.0 if self.prior_mu is None else self.prior_mu
         return total_kl(self.programmed(*q), m, self.prior_sigma) + shape_total(self.noise, *q)
 
-    def programmed(self, mu: Tensor, sigma: Tensor) -> Gaussian:
+    def programmed(self, mu: Tensor, sigma: Tensor) -> Moments:
         """The mean and standard deviation that weights have when their device is told to have these."""
-        return Gaussian(*self.noise.program(mu, sigma))
+        return Moments(*self.noise.program(mu, sigma))
 
     # Not a buffer: `.to(bfloat16)` would round it and DistributedDataParallel would send it at every step.
     def get_extra_state(self) -> Tensor:
@@ -74,7 +74,7 @@ class StochasticWeight(nn.Module, ABC):
 
     def sample(self, original: Tensor, draw: Draw) -> Tensor:
         """The tensor in that draw; a function of (draw.seed, index) alone."""
-        q = self.gaussian(original)
+        q = self.moments(original)
         return self.whole(self.noise.draw(q.mu, q.sigma, draw.generator(self.index, q.mu.device)))
 
     def forward(self, original: Tensor) -> Tensor:
@@ -82,11 +82,11 @@ class StochasticWeight(nn.Module, ABC):
         if draw is None:
             return self.sample(original, Draw(None))
         if isinstance(draw, MeanDraw):
-            return self.whole(self.programmed(*self.gaussian(original)).mu)
+            return self.whole(self.programmed(*self.moments(original)).mu)
         return draw.value(self.index, lambda: self.sample(original, draw))
 
 
-class PrivateWeight(StochasticWeight):
+class MeanFieldWeight(StochasticWeight):
     """Mean-field: every weight has a mean (the original parameter) and a rho of its own."""
 
     status = "stochastic"
@@ -96,8 +96,8 @@ class PrivateWeight(StochasticWeight):
         super().__init__(**common)
         self.rho = nn.Parameter(rho_from_sigma(sigma))
 
-    def gaussian(self, original: Tensor) -> Gaussian:
-        return Gaussian(original, sigma_from_rho(self.rho))
+    def moments(self, original: Tensor) -> Moments:
+        return Moments(original, sigma_from_rho(self.rho))
 
 
 class Site(NamedTuple):
@@ -117,14 +117,14 @@ class Site(NamedTuple):
         return original
 
     @property
-    def gaussian(self) -> Gaussian:
-        return self.weight.gaussian(self.original)
+    def moments(self) -> Moments:
+        return self.weight.moments(self.original)
 
     @property
     def shape(self) -> torch.Size:
         """Of the whole tensor, fixed weights included."""
         fixed = self.weight.fixed
-        return self.gaussian.mu.shape if fixed is None else fixed.mask.shape
+        return self.moments.mu.shape if fixed is None else fixed.mask.shape
 
 
 def common(weight: StochasticWeight) -> dict[str, Any]:

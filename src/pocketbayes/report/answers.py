@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pocketbayes import metrics
 from pocketbayes.data import DataSet
 from pocketbayes.likelihood import Likelihood
-from pocketbayes.prediction import Predictive, Regression, predict
+from pocketbayes.prediction.predict import Predictive, Regression, predict
 from pocketbayes.report.story import (
     Array,
     ClassBox,
@@ -241,7 +241,7 @@ def _normals(
     if not isinstance(answer, Regression) or answer.mean.shape != targets.shape:
         raise ValueError(
             f"report: the network's predictions do not fit targets of shape {tuple(targets.shape)}. Give its own "
-            "test data, and a Gaussian or Heteroscedastic likelihood."
+            "test data, and a Homoscedastic or Heteroscedastic likelihood."
         )
     return _on_cpu(answer)
 

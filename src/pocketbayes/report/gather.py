@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact import Summary, inspect
 from pocketbayes.data import DataSet
-from pocketbayes.likelihood import Gaussian, Heteroscedastic, Likelihood, output_tensor
+from pocketbayes.likelihood import Heteroscedastic, Homoscedastic, Likelihood, output_tensor
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.weights import require_bayesian
 from pocketbayes.report import weights
@@ -71,7 +71,7 @@ def _likelihood_of(summary: Summary, model: nn.Module, test: DataSet) -> Likelih
     """The noise that the file states, or that the network predicts; it is not guessed."""
     sigma = summary.metadata.get("noise_sigma")
     if isinstance(sigma, (int, float)) and math.isfinite(sigma) and sigma > 0:
-        return Gaussian(float(sigma))
+        return Homoscedastic(float(sigma))
     outputs = output_tensor(to_deterministic(model).eval()(test.inputs(slice(0, 1)))).shape[-1]
     if outputs == 2 * test.num_outputs:
         return Heteroscedastic()

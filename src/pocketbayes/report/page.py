@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from pocketbayes.files import write_atomically
 from pocketbayes.report import still
 from pocketbayes.report.figure import DARK, LIGHT, Figure
 from pocketbayes.report.figures import figures
 from pocketbayes.report.interactive import specification
 from pocketbayes.report.parts import facts, gallery, lead, require, stages, table, text
 from pocketbayes.report.story import Story
+from pocketbayes.runs.files import write_atomically
 
 FORMATS = ("svg", "png", "pdf")
 CHAPTERS = {

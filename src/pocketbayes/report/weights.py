@@ -33,7 +33,7 @@ def plane(model: nn.Module, seed: int) -> Plane:
     outliers, blends, private, means = [], [], [], []
     components, members = None, None
     for site in require_bayesian(model):
-        mu, sigma = (part.reshape(-1) for part in site.gaussian)
+        mu, sigma = (part.reshape(-1) for part in site.moments)
         means.append(_array(mu))
         weight = site.weight
         if not isinstance(weight, SharedWeight):

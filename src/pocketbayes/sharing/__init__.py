@@ -29,8 +29,8 @@ from pocketbayes.sharing.outliers import (
     Outliers,
     before_sharing,
     by_cluster_size,
+    by_fisher,
     by_mean,
-    by_sensitivity,
     cluster_sizes,
 )
 from pocketbayes.sharing.rate import (
@@ -56,7 +56,7 @@ __all__ = [
     "before_sharing",
     "by_cluster_size",
     "by_mean",
-    "by_sensitivity",
+    "by_fisher",
     "cluster_sizes",
     "Fit",
     "Mixture",

@@ -1,4 +1,4 @@
-"""Training that alternates with re-assignment: the latent posterior stays private, forward passes see it shared.
+"""Training that alternates with re-assignment: a latent posterior for each weight, seen shared by forward passes.
 
 The network runs with the shared (m_k, sigma_k) of each weight's label, gradients go straight through to the latent
 (mu, rho), and after every step labels and codebook follow the latent posterior.  (Renewed only now and then, the
@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.posterior.convert import swap
-from pocketbayes.posterior.gaussian import Gaussian, rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.gaussian import Moments, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, common, stochastic_weights
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.sharing.rate import Codebook as RateCodebook
 from pocketbayes.sharing.rate import Rate, RateSharing, fit_bits, fit_codebook, label_weights, reopened
-from pocketbayes.sharing.share import install, require_private
+from pocketbayes.sharing.share import install, require_mean_field
 
 
 class LatentWeight(StochasticWeight):
-    """A private (mu, rho) that is trained, seen through the nearest shared (m, sigma); label K escapes sharing."""
+    """A (mu, rho) of its own that is trained, seen through the nearest shared (m, sigma); label K marks an outlier."""
 
     status = "latent"
     rho: Tensor
@@ -40,27 +40,27 @@ class LatentWeight(StochasticWeight):
         self.register_buffer("shared_mu", sigma.new_zeros(components + 1))
         self.register_buffer("shared_sigma", sigma.new_ones(components + 1))
 
-    def latent(self, original: Tensor) -> Gaussian:
-        return Gaussian(original, sigma_from_rho(self.rho))
+    def latent(self, original: Tensor) -> Moments:
+        return Moments(original, sigma_from_rho(self.rho))
 
-    def gaussian(self, original: Tensor) -> Gaussian:
+    def moments(self, original: Tensor) -> Moments:
         """The shared values, with the gradient of the latent ones."""
         mu, sigma = original, sigma_from_rho(self.rho)
         label = self.labels.int().reshape(-1)
         with torch.no_grad():
-            private = self.labels == self.components
-            to_mu = torch.where(private, mu, self.shared_mu.index_select(0, label).view_as(mu)) - mu
+            outlier = self.labels == self.components
+            to_mu = torch.where(outlier, mu, self.shared_mu.index_select(0, label).view_as(mu)) - mu
             to_sigma = (
-                torch.where(private, sigma, self.shared_sigma.index_select(0, label).view_as(mu)) - sigma
+                torch.where(outlier, sigma, self.shared_sigma.index_select(0, label).view_as(mu)) - sigma
             )
-        return Gaussian(mu + to_mu, sigma + to_sigma)
+        return Moments(mu + to_mu, sigma + to_sigma)
 
 
 def make_latent(model: nn.Module, components: int) -> None:
-    """Every private weight becomes a latent one, in place; until labelled, all escape and nothing changes."""
+    """Every mean-field weight becomes a latent one, in place; until labelled, all are outliers and nothing changes."""
     new: dict[int, StochasticWeight] = {}
-    for site in require_private(model):
-        sigma = site.gaussian.sigma.detach()
+    for site in require_mean_field(model):
+        sigma = site.moments.sigma.detach()
         new[id(site.weight)] = LatentWeight(sigma=sigma, components=components, **common(site.weight))
     swap(model, new)
 
@@ -68,7 +68,7 @@ def make_latent(model: nn.Module, components: int) -> None:
 class Assignment:
     """Fits codebook and labels to a latent model, again and again, each time from the last codebook.
 
-    With `max_bits`, the trade lambda is steered so that labels and private values take no more than that.
+    With `max_bits`, lambda is steered so that labels and outliers take no more than that.
     """
 
     def __init__(self, model: nn.Module, rate: Rate, *, max_bits: float | None = None) -> None:
@@ -85,8 +85,8 @@ class Assignment:
     def aim(self) -> None:
         """Start with the lambda, and the codebook, that `max_bits` need without any training."""
         assert self.max_bits is not None
-        fit, trade = fit_bits(coarsen(gather_evidence(*self.latents())), self.max_bits, self.rate)
-        self.rate, self.codebook = replace(self.rate, trade=trade), fit.codebook
+        fit, lambda_ = fit_bits(coarsen(gather_evidence(*self.latents())), self.max_bits, self.rate)
+        self.rate, self.codebook = replace(self.rate, lambda_=lambda_), fit.codebook
 
     @torch.no_grad()
     def renew(self, *, share: float = 1.0) -> RateSharing:
@@ -95,17 +95,17 @@ class Assignment:
         `share` of lambda is for annealing.  The first time, the codebook is fitted to convergence.
         """
         mu, sigma = self.latents()
-        rate = replace(self.rate, trade=self.rate.trade * share)
+        rate = replace(self.rate, lambda_=self.rate.lambda_ * share)
         if self.codebook is None:
             self.codebook = fit_codebook(gather_evidence(mu, sigma), rate).codebook
         sizes = torch.tensor([m.numel() for m in mu], dtype=torch.float64)
         result = label_weights(reopened(self.codebook, sizes), mu, sigma, rate)
         self.codebook = result.fit.codebook
         if self.max_bits is not None and share == 1.0:
-            bits = result.fit.bits(rate.escape_bits or 0.0)
+            bits = result.fit.bits(rate.outlier_bits or 0.0)
             # Bits fall about as the logarithm of lambda; small steps, since a renewal follows every training step.
             step = min(1.02, max(1 / 1.02, bits / self.max_bits))
-            self.rate = replace(self.rate, trade=self.rate.trade * step)
+            self.rate = replace(self.rate, lambda_=self.rate.lambda_ * step)
         self._write(result)
         return result
 
@@ -119,7 +119,7 @@ class Assignment:
             weight.labels.copy_(torch.where(labels.long() == k, weight.components, labels.long()))
 
 
-def settle(model: nn.Module, result: RateSharing) -> None:
+def freeze(model: nn.Module, result: RateSharing) -> None:
     """The end of alternation: latent weights become shared ones with these labels, in place."""
     book = result.fit.codebook
     found = [s for s in stochastic_weights(model) if isinstance(s.weight, LatentWeight)]

@@ -43,12 +43,12 @@ class Outliers:
     """Which weights to leave unshared; None switches a rule off.  The defaults are the paper's."""
 
     mean: AbsoluteMean | MeanQuantile | None = AbsoluteMean(0.2)
-    sensitivity_share: float | None = 0.01  # of all weights, those of largest sensitivity
+    fisher_fraction: float | None = 0.01  # of all weights, those of largest fisher
     smallest_cluster: int | None = 20  # members of smaller clusters
 
     def __post_init__(self) -> None:
-        if self.sensitivity_share is not None and not 0 <= self.sensitivity_share < 1:
-            raise ValueError(f"Outliers: sensitivity_share must be in [0, 1), got {self.sensitivity_share}.")
+        if self.fisher_fraction is not None and not 0 <= self.fisher_fraction < 1:
+            raise ValueError(f"Outliers: fisher_fraction must be in [0, 1), got {self.fisher_fraction}.")
         if self.smallest_cluster is not None and self.smallest_cluster < 0:
             raise ValueError(f"Outliers: smallest_cluster must not be negative, got {self.smallest_cluster}.")
 
@@ -59,10 +59,10 @@ def by_mean(mu: Sequence[Tensor], rule: AbsoluteMean | MeanQuantile) -> list[Ten
     return [m.detach().abs() > tau for m in mu]
 
 
-def by_sensitivity(sensitivity: Sequence[Tensor], share: float) -> list[Tensor]:
-    """The weights of largest sensitivity g_i, at most a `share` of all; ties at the border stay inliers."""
-    bound = quantile(sensitivity, 1 - share)
-    return [g.detach() > bound for g in sensitivity]
+def by_fisher(fisher: Sequence[Tensor], share: float) -> list[Tensor]:
+    """The weights of largest fisher g_i, at most a `share` of all; ties at the border stay inliers."""
+    bound = quantile(fisher, 1 - share)
+    return [g.detach() > bound for g in fisher]
 
 
 def by_cluster_size(labels: Sequence[Tensor], smallest: int) -> list[Tensor]:
@@ -81,19 +81,19 @@ def cluster_sizes(labels: Sequence[Tensor], components: int = 0) -> Tensor:
 
 
 def before_sharing(
-    rules: Outliers, mu: Sequence[Tensor], sensitivity: Sequence[Tensor] | None = None
+    rules: Outliers, mu: Sequence[Tensor], fisher: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
-    """The outliers known before the mixture is fitted: by mean and by sensitivity."""
+    """The outliers known before the mixture is fitted: by mean and by fisher."""
     masks = (
         [torch.zeros_like(m, dtype=torch.bool) for m in mu] if rules.mean is None else by_mean(mu, rules.mean)
     )
-    if rules.sensitivity_share is None:
+    if rules.fisher_fraction is None:
         return masks
-    if sensitivity is None:
-        raise ValueError("sensitivity: needed by sensitivity_share. Pass it, or set sensitivity_share=None.")
-    if [g.shape for g in sensitivity] != [m.shape for m in mu]:
-        raise ValueError("sensitivity: its tensors must have the shapes of mu, one for one.")
-    return [m | s for m, s in zip(masks, by_sensitivity(sensitivity, rules.sensitivity_share), strict=True)]
+    if fisher is None:
+        raise ValueError("fisher: needed by fisher_fraction. Pass it, or set fisher_fraction=None.")
+    if [g.shape for g in fisher] != [m.shape for m in mu]:
+        raise ValueError("fisher: its tensors must have the shapes of mu, one for one.")
+    return [m | s for m, s in zip(masks, by_fisher(fisher, rules.fisher_fraction), strict=True)]
 
 
 def quantile(values: Sequence[Tensor], q: float) -> float:

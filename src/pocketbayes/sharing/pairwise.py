@@ -16,16 +16,16 @@ from pocketbayes.sharing.evidence import Evidence
 COVERED = 0.999  # share of the weights in the cells kept; the first assignment finds a place for the rest
 
 
-def lattice(evidence: Evidence, trade: float, limit: int, *, rare: bool) -> Tensor:
+def lattice(evidence: Evidence, lambda_: float, limit: int, *, rare: bool) -> Tensor:
     """Groups [L, G, 5], G <= limit, of atoms in one cell of a lattice in mu and ln sigma, the fullest cells only.
 
     Uniform cells are best at high rate.  A width w in mu costs tau w^2 / 24 nats of distortion and saves ln w nats of
     label, so w = sqrt(12 lambda) sigma; likewise sqrt(6 lambda) in ln sigma.  Cells grow until few enough hold nearly
-    all weights.  Without `rare` the others are left out even below the limit: they may escape instead.
+    all weights.  Without `rare` the others are left out even below the limit: they may be outliers instead.
     """
     phi, n = evidence.phi, evidence.phi[:, 0]
     mu, log_sigma = phi[:, 3] / phi[:, 2], -0.5 * (phi[:, 2] / phi[:, 1]).log()
-    size = math.sqrt(trade * float(n.sum() / phi[:, 1].sum()))  # distortion is weighted by importance
+    size = math.sqrt(lambda_ * float(n.sum() / phi[:, 1].sum()))  # distortion is weighted by importance
     while True:
         level = (log_sigma / (math.sqrt(6) * size)).round()
         step = (mu / (math.sqrt(12) * size) * (-level * math.sqrt(6) * size).exp()).round()
@@ -50,13 +50,13 @@ def group(phi: Tensor, layer: Tensor, label: Tensor, layers: int, components: in
     return torch.stack(columns, 1).view(layers, components, 5)
 
 
-def join(groups: Tensor, trade: float, most: int) -> Tensor:
+def join(groups: Tensor, lambda_: float, most: int) -> Tensor:
     """Groups with the best pair joined again and again, while that lowers J or more than `most` are left."""
     if groups.shape[1] <= 1:
         return groups
     groups = groups.clone()
     alive = groups[..., 0].sum(0) > 0
-    change = torch.stack([changes(groups, k, trade) for k in range(groups.shape[1])])
+    change = torch.stack([changes(groups, k, lambda_) for k in range(groups.shape[1])])
     change[~alive], change[:, ~alive] = math.inf, math.inf
     for left in range(int(alive.sum()), 1, -1):
         a, b = divmod(int(change.argmin()), len(change))
@@ -64,12 +64,12 @@ def join(groups: Tensor, trade: float, most: int) -> Tensor:
             break
         groups[:, a] += groups[:, b]
         groups[:, b], alive[b] = 0, False
-        row = changes(groups, a, trade).masked_fill(~alive, math.inf)
+        row = changes(groups, a, lambda_).masked_fill(~alive, math.inf)
         change[a], change[:, a], change[b], change[:, b] = row, row, math.inf, math.inf
     return groups[:, alive]
 
 
-def changes(groups: Tensor, k: int, trade: float) -> Tensor:
+def changes(groups: Tensor, k: int, lambda_: float) -> Tensor:
     """[K] by how much J grows when group k is joined to each other one; infinite for itself.
 
     Distortion: 1/2 [ T_a T_b / (T_a + T_b) (m_a - m_b)^2 + H_a ln v_a + H_b ln v_b - (H_a + H_b) ln v ], with H and T
@@ -82,7 +82,7 @@ def changes(groups: Tensor, k: int, trade: float) -> Tensor:
     width = h * log_var + h[k] * log_var[k] - joint[0] * (joint[0] / joint[1]).log()
     n = groups[..., 0]
     nats = (_xlogx(n) + _xlogx(n[:, k : k + 1]) - _xlogx(n + n[:, k : k + 1])).sum(0)
-    change = 0.5 * (spread + width) + trade * nats
+    change = 0.5 * (spread + width) + lambda_ * nats
     change[k] = math.inf
     return change.nan_to_num(nan=math.inf, posinf=math.inf)  # empty groups
 

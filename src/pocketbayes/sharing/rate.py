@@ -8,7 +8,7 @@ times the weight's importance h_i, and its label costs -ln pi_lk nats in layer l
 minimise J = sum_i D_ik(i) + lambda * nats of labels.  D is linear in (h, h tau, h tau mu) with tau = 1/sigma^2, so
 weights enter as sums of these, one atom may hold many weights, and every sum over a group of weights is exact.
 
-A weight may also escape: it keeps a private (mu, sigma) without distortion, for the nats of its bits.
+A weight may also be an outlier: it keeps a (mu, sigma) of its own without distortion, for the nats of its bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pocketbayes.sharing.threads import operators_alone, spread
 
 ROWS = 4096  # atoms compared with the codebook at once
 NATS = math.log(2)  # in a bit
-ANNEAL = (0.01, 0.1)  # shares of lambda that come before it
+ANNEAL = (0.01, 0.1)  # fractions of lambda that come before it
 BRACKET = 12  # how many lambda to try downwards
 
 
@@ -38,27 +38,27 @@ BRACKET = 12  # how many lambda to try downwards
 class Rate:
     """How much a nat of label may cost, and how the minimum is sought."""
 
-    trade: float = 1.0  # lambda: nats of free energy given for one nat of label; larger, smaller file
+    lambda_: float = 1.0  # lambda: nats of free energy given for one nat of label; larger, smaller file
     components: int = 64  # the most the codebook may have
-    escape_bits: float | None = 32.0  # a private (mu, sigma) in the file; None: no weight may escape
+    outlier_bits: float | None = 32.0  # an outlier's own (mu, sigma) in the file; None: no outliers
     tolerance: float = 1e-4  # stop when an iteration lowers J by a smaller share
     max_iterations: int = 200
 
     def __post_init__(self) -> None:
-        if not 0 < self.trade < math.inf:
-            raise ValueError(f"Rate: trade must be positive and finite, got {self.trade}.")
+        if not 0 < self.lambda_ < math.inf:
+            raise ValueError(f"Rate: lambda_ must be positive and finite, got {self.lambda_}.")
         if not 1 <= self.components <= 1 << 15:
             raise ValueError(f"Rate: components must be between 1 and {1 << 15}, got {self.components}.")
-        if self.escape_bits is not None and not self.escape_bits >= 0:
+        if self.outlier_bits is not None and not self.outlier_bits >= 0:
             raise ValueError(
-                f"Rate: escape_bits must not be negative, got {self.escape_bits}. None switches it off."
+                f"Rate: outlier_bits must not be negative, got {self.outlier_bits}. None switches it off."
             )
         if not (self.tolerance > 0 and self.max_iterations >= 1):
             raise ValueError("Rate: tolerance and max_iterations must be positive.")
 
 
 class Codebook(NamedTuple):
-    """Shared (mu, sigma) and how often each layer uses them; the last column is the share of escapes."""
+    """Shared (mu, sigma) and how often each layer uses them; the last column is the fraction of outliers."""
 
     mu: Tensor  # [K] float64
     sigma: Tensor  # [K] float64
@@ -74,24 +74,24 @@ class CodebookFit(NamedTuple):
 
     codebook: Codebook
     distortion: Tensor  # [L] nats of free energy lost
-    label_bits: Tensor  # [L] Shannon bits of the labels, escapes among them
-    private: Tensor  # [L] escaped weights
+    label_bits: Tensor  # [L] Shannon bits of the labels, the outliers' among them
+    outliers: Tensor  # [L] how many
     history: tuple[float, ...]
     converged: bool
 
-    def bits(self, escape_bits: float = 32.0) -> float:
-        """Label bits of all layers and the bits of private values."""
-        return float(self.label_bits.sum() + escape_bits * self.private.sum())
+    def bits(self, outlier_bits: float = 32.0) -> float:
+        """Bits of all labels and of the outliers' own values."""
+        return float(self.label_bits.sum() + outlier_bits * self.outliers.sum())
 
 
 class RateSharing(NamedTuple):
-    """A fit and the label of every weight, in its layer's shape; label K marks an escaped weight."""
+    """A fit and the label of every weight, in its layer's shape; label K marks an outlier."""
 
     fit: CodebookFit
     labels: list[Tensor]
 
     @property
-    def escaped(self) -> list[Tensor]:
+    def outliers(self) -> list[Tensor]:
         """Masks, True where a weight keeps its own (mu, sigma)."""
         return [label == self.fit.codebook.components for label in self.labels]
 
@@ -122,9 +122,9 @@ def fit_codebook(evidence: Evidence, rate: Rate, start: Codebook | None = None) 
 
 
 def _early(rate: Rate, share: float) -> Rate:
-    """A stage with a share of lambda.  Escapes keep their price in free energy, or at a small lambda all would."""
-    bits = None if rate.escape_bits is None else rate.escape_bits / share
-    return replace(rate, trade=rate.trade * share, escape_bits=bits, tolerance=max(1e-3, rate.tolerance))
+    """A stage with a share of lambda.  Outliers keep their price in free energy: else a small lambda makes them all."""
+    bits = None if rate.outlier_bits is None else rate.outlier_bits / share
+    return replace(rate, lambda_=rate.lambda_ * share, outlier_bits=bits, tolerance=max(1e-3, rate.tolerance))
 
 
 def _minimise(evidence: Evidence, codebook: Codebook, rate: Rate) -> CodebookFit:
@@ -136,7 +136,7 @@ def _minimise(evidence: Evidence, codebook: Codebook, rate: Rate) -> CodebookFit
         codebook = _best(groups, rate)
         if len(history) > 1 and history[-2] - history[-1] <= rate.tolerance * abs(history[-1]):
             joined = torch.cat(
-                [pairwise.join(groups[:, :-1], rate.trade, rate.components), groups[:, -1:]], 1
+                [pairwise.join(groups[:, :-1], rate.lambda_, rate.components), groups[:, -1:]], 1
             )
             if joined.shape == groups.shape:
                 return _fit(groups, codebook, history, True)
@@ -145,29 +145,31 @@ def _minimise(evidence: Evidence, codebook: Codebook, rate: Rate) -> CodebookFit
             return _fit(groups, codebook, history, False)
 
 
-def sweep(evidence: Evidence, trades: Sequence[float], rate: Rate) -> list[CodebookFit]:
+def sweep(evidence: Evidence, lambdas: Sequence[float], rate: Rate) -> list[CodebookFit]:
     """Fits for several lambda, in the order given; each begins from the codebook of the next smaller one."""
     fits: dict[float, CodebookFit] = {}
-    for trade in sorted(set(trades)):
-        _extend(fits, evidence, replace(rate, trade=trade))
-    return [fits[trade] for trade in trades]
+    for lambda_ in sorted(set(lambdas)):
+        _extend(fits, evidence, replace(rate, lambda_=lambda_))
+    return [fits[lambda_] for lambda_ in lambdas]
 
 
 @operators_alone()
 def fit_bits(evidence: Evidence, max_bits: float, rate: Rate, *, steps: int = 8) -> tuple[CodebookFit, float]:
-    """A fit whose labels and private values take at most `max_bits`, of the smallest lambda found, and that lambda.
+    """A fit whose labels and outliers take at most `max_bits`, of the smallest lambda found, and that lambda.
 
-    Brackets it by factors of four from `rate.trade` and halves the bracket `steps` times on a log scale.  Much faster
+    Brackets it by factors of four from `rate.lambda_` and halves the bracket `steps` times on a log scale.  Much faster
     on `coarsen(evidence)`, from which the bits differ by about a per cent.
     """
     if not max_bits >= 0:
         raise ValueError(f"max_bits: must not be negative, got {max_bits}.")
     fits: dict[float, CodebookFit] = {}
 
-    def within(trade: float) -> bool:
-        return _extend(fits, evidence, replace(rate, trade=trade)).bits(rate.escape_bits or 0.0) <= max_bits
+    def within(lambda_: float) -> bool:
+        return (
+            _extend(fits, evidence, replace(rate, lambda_=lambda_)).bits(rate.outlier_bits or 0.0) <= max_bits
+        )
 
-    low = high = rate.trade
+    low = high = rate.lambda_
     if within(high):
         low = high / 4
         while len(fits) < BRACKET and within(low):
@@ -184,9 +186,9 @@ def fit_bits(evidence: Evidence, max_bits: float, rate: Rate, *, steps: int = 8)
 
 def _extend(fits: dict[float, CodebookFit], evidence: Evidence, rate: Rate) -> CodebookFit:
     """One more fit by lambda, from the codebook of the next smaller lambda if there is one."""
-    smaller = [known for known in fits if known < rate.trade]
-    fits[rate.trade] = fit_codebook(evidence, rate, fits[max(smaller)].codebook if smaller else None)
-    return fits[rate.trade]
+    smaller = [known for known in fits if known < rate.lambda_]
+    fits[rate.lambda_] = fit_codebook(evidence, rate, fits[max(smaller)].codebook if smaller else None)
+    return fits[rate.lambda_]
 
 
 @operators_alone()
@@ -240,10 +242,10 @@ def label_weights(
 
 def _first(evidence: Evidence, rate: Rate) -> Codebook:
     """A lattice, joined to no more components than allowed."""
-    groups = pairwise.lattice(evidence, rate.trade, 4 * rate.components, rare=rate.escape_bits is None)
-    groups = pairwise.join(groups, rate.trade, rate.components)
-    escapes = groups.new_zeros(evidence.layers, 1, 5)
-    return reopened(_best(torch.cat([groups, escapes], 1), rate), evidence.weights)
+    groups = pairwise.lattice(evidence, rate.lambda_, 4 * rate.components, rare=rate.outlier_bits is None)
+    groups = pairwise.join(groups, rate.lambda_, rate.components)
+    outliers = groups.new_zeros(evidence.layers, 1, 5)
+    return reopened(_best(torch.cat([groups, outliers], 1), rate), evidence.weights)
 
 
 def reopened(codebook: Codebook, weights: Tensor) -> Codebook:
@@ -261,10 +263,10 @@ def _prices(codebook: Codebook, rate: Rate) -> Tensor:
     theta = torch.stack(
         [-0.5 * var.log(), 0.5 * (var + codebook.mu.square()), -codebook.mu, torch.ones_like(var)]
     )
-    theta = torch.cat([theta, theta.new_zeros(4, 1)], 1)  # an escape has no distortion
+    theta = torch.cat([theta, theta.new_zeros(4, 1)], 1)  # an outlier has no distortion
     length = -codebook.frequency.log()
-    length[:, -1] += math.inf if rate.escape_bits is None else rate.escape_bits * NATS
-    return torch.cat([rate.trade * length[:, None], theta.expand(len(length), -1, -1)], 1)
+    length[:, -1] += math.inf if rate.outlier_bits is None else rate.outlier_bits * NATS
+    return torch.cat([rate.lambda_ * length[:, None], theta.expand(len(length), -1, -1)], 1)
 
 
 def _assign(phi: Tensor, price: Tensor) -> Tensor:
@@ -284,7 +286,7 @@ def _group(evidence: Evidence, codebook: Codebook, rate: Rate) -> Tensor:
 
 
 def _used(groups: Tensor) -> Tensor:
-    """[K + 1] which components hold weights; the escape always stays, and the first if all weights escaped."""
+    """[K + 1] which components hold weights; the outliers' column stays, and the first if all weights are outliers."""
     used = groups[..., 0].sum(0) > 0
     used[0] |= not bool(used[:-1].any())
     used[-1] = True
@@ -300,21 +302,21 @@ def _best(groups: Tensor, rate: Rate) -> Codebook:
 
 
 def _counts(groups: Tensor, rate: Rate) -> Tensor:
-    """[L, K + 1] weights by label, and one escape more in each layer, so that escaping stays possible."""
+    """[L, K + 1] weights by label, and one outlier more in each layer, so that outliers stay possible."""
     n = groups[..., 0].clone()
-    n[:, -1] += rate.escape_bits is not None
+    n[:, -1] += rate.outlier_bits is not None
     return n
 
 
 def _objective(groups: Tensor, codebook: Codebook, rate: Rate) -> float:
-    """J in nats of free energy: distortion and lambda times the nats of labels and private values."""
+    """J in nats of free energy: distortion and lambda times the nats of labels and outliers."""
     nats = -torch.special.xlogy(_counts(groups, rate), codebook.frequency).sum()
-    private = groups[:, -1, 0].sum() * (rate.escape_bits or 0.0) * NATS
-    return float(_distortion(groups, codebook).sum() + rate.trade * (nats + private))
+    outliers = groups[:, -1, 0].sum() * (rate.outlier_bits or 0.0) * NATS
+    return float(_distortion(groups, codebook).sum() + rate.lambda_ * (nats + outliers))
 
 
 def _distortion(groups: Tensor, codebook: Codebook) -> Tensor:
-    """[L] sum of D over the weights that did not escape."""
+    """[L] sum of D over the weights that are not outliers."""
     _, h, t, u, c = groups[:, :-1].unbind(2)
     var = codebook.sigma.square()
     return (0.5 * (var + codebook.mu.square()) * t - codebook.mu * u - 0.5 * var.log() * h + c).sum(1)

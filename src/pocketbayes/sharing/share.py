@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from pocketbayes.posterior.convert import remove_hooks, swap, unregister
 from pocketbayes.posterior.weights import (
-    PrivateWeight,
+    MeanFieldWeight,
     Site,
     StochasticWeight,
     common,
@@ -49,7 +49,7 @@ class Layer(NamedTuple):
     weights: int
     outliers: int
     blends: int
-    label_bits: float  # Shannon bound of the labels, outliers' escape symbols among them
+    label_bits: float  # Shannon bound of the labels, the outliers' among them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,19 +112,19 @@ class _Shared(NamedTuple):
 
 
 def share(
-    model: nn.Module, how: Paper | Rate = Rate(), *, sensitivity: Mapping[str, Tensor] | None = None
+    model: nn.Module, how: Paper | Rate = Rate(), *, fisher: Mapping[str, Tensor] | None = None
 ) -> SharingReport:
-    """Replace the private (mu, sigma) of every weight by a shared one, in place; an error leaves the model as it was.
+    """Replace every weight's own (mu, sigma) by a shared one, in place; an error leaves the model as it was.
 
     Args:
         how: `Rate(...)`, the fewest label bits for the least loss (METHOD 3), or `Paper(...)`, Algorithm 1.
-        sensitivity: g_i by parameter name, from `pb.sensitivity`; the paper's rule for outliers needs it.
+        fisher: g_i by parameter name, from `pb.fisher_information`; the paper's rule for outliers needs it.
     """
-    found = require_private(model)
-    mu = [site.gaussian.mu.detach() for site in found]
-    sigma = [site.gaussian.sigma.detach() for site in found]
-    importance = None if sensitivity is None else [_lookup(sensitivity, site) for site in found]
-    shared = _by_rate(mu, sigma, how) if isinstance(how, Rate) else _by_paper(mu, sigma, how, importance)
+    found = require_mean_field(model)
+    mu = [site.moments.mu.detach() for site in found]
+    sigma = [site.moments.sigma.detach() for site in found]
+    given = None if fisher is None else [_lookup(fisher, site) for site in found]
+    shared = _by_rate(mu, sigma, how) if isinstance(how, Rate) else _by_paper(mu, sigma, how, given)
     install(
         model, found, shared.mu, shared.sigma, shared.labels, shared.blends, tied=getattr(how, "tied", False)
     )
@@ -137,15 +137,15 @@ def share(
     )
 
 
-def require_private(model: nn.Module) -> list[Site]:
+def require_mean_field(model: nn.Module) -> list[Site]:
     """The model's stochastic weights, all unshared."""
     found = require_bayesian(model)
     for site in found:
-        if not isinstance(site.weight, PrivateWeight):
+        if not isinstance(site.weight, MeanFieldWeight):
             raise ValueError(
                 f"{site.path}: is shared already. Share a copy of the unshared posterior, or load it afresh."
             )
-        mu, sigma = site.gaussian
+        mu, sigma = site.moments
         if not bool(torch.isfinite(mu).all() and torch.isfinite(sigma).all()):
             raise ValueError(
                 f"{site.path}: mu or sigma is not finite. Train again with a lower learning rate."
@@ -153,12 +153,12 @@ def require_private(model: nn.Module) -> list[Site]:
     return found
 
 
-def _lookup(sensitivity: Mapping[str, Tensor], site: Site) -> Tensor:
-    if site.path not in sensitivity:
+def _lookup(fisher: Mapping[str, Tensor], site: Site) -> Tensor:
+    if site.path not in fisher:
         raise ValueError(
-            f"{site.path}: no sensitivity given. Pass what pb.sensitivity(model, loader) returns."
+            f"{site.path}: no Fisher information given. Pass what pb.fisher_information(model, loader) returns."
         )
-    return sensitivity[site.path]
+    return fisher[site.path]
 
 
 def _by_rate(mu: list[Tensor], sigma: list[Tensor], how: Rate) -> _Shared:
@@ -171,9 +171,9 @@ def _by_rate(mu: list[Tensor], sigma: list[Tensor], how: Rate) -> _Shared:
     )
 
 
-def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, importance: list[Tensor] | None) -> _Shared:
+def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Tensor] | None) -> _Shared:
     """Outliers, mixture, assignment, small clusters, merge, blend: in this order (METHOD 2)."""
-    outlier = before_sharing(how.outliers, mu, importance)
+    outlier = before_sharing(how.outliers, mu, fisher)
     inliers = [(m[~o], s[~o]) for m, s, o in zip(mu, sigma, outlier, strict=True)]
     count = sum(len(m) for m, _ in inliers)
     if count < how.components:
@@ -189,9 +189,7 @@ def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, importance: lis
     if how.outliers.smallest_cluster:
         small = by_cluster_size(labels, how.outliers.smallest_cluster)
     if how.merge is not None:
-        gradient = (
-            _mean_by_label(importance, outlier, labels, before) if how.merge.gradient is not None else None
-        )
+        gradient = _mean_by_label(fisher, outlier, labels, before) if how.merge.gradient is not None else None
         merged = merge_components(mixture, how.merge, gradient)
         mixture = merged.mixture
         labels = [merged.new_of_old[label.long()] for label in labels]
@@ -224,14 +222,14 @@ def _dense(mu: Tensor, position: Tensor, label: Tensor, components: int) -> Tens
 
 
 def _mean_by_label(
-    importance: list[Tensor] | None, outlier: list[Tensor], labels: list[Tensor], k: int
+    fisher: list[Tensor] | None, outlier: list[Tensor], labels: list[Tensor], k: int
 ) -> Tensor:
-    """[K] the mean sensitivity of each component's members."""
-    if importance is None:
+    """[K] the mean Fisher information of each component's members."""
+    if fisher is None:
         raise ValueError(
-            "sensitivity: needed by Merge(gradient=...). Pass what pb.sensitivity(model, loader) returns."
+            "fisher: needed by Merge(gradient=...). Pass what pb.fisher_information(model, loader) returns."
         )
-    g = torch.cat([g[~o].double() for g, o in zip(importance, outlier, strict=True)])
+    g = torch.cat([g[~o].double() for g, o in zip(fisher, outlier, strict=True)])
     flat = torch.cat([label.long() for label in labels])
     return torch.zeros(k, dtype=torch.float64).index_add_(0, flat, g) / cluster_sizes(labels, k).clamp_min(1)
 
@@ -256,7 +254,7 @@ def install(
     new: dict[int, StochasticWeight] = {}
     for number, (site, label, blend) in enumerate(zip(found, labels, blends, strict=True)):
         old = site.weight
-        sigmas = site.gaussian.sigma.detach()
+        sigmas = site.moments.sigma.detach()
         new[id(old)] = SharedWeight(
             codebook=codebook,
             labels=label,

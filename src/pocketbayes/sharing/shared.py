@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pocketbayes.noise import Law as NoiseLaw
 from pocketbayes.noise import shape_total
 from pocketbayes.posterior.draws import Draw
-from pocketbayes.posterior.gaussian import Gaussian, kl_divergence, rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.gaussian import Moments, kl_divergence, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight
 from pocketbayes.sharing.blend import Law, blended_law
 from pocketbayes.sharing.mixture import label_dtype
@@ -49,7 +49,7 @@ class Blends(NamedTuple):
 
 
 class SharedWeight(StochasticWeight):
-    """One tensor of weights: labels into the codebook; outliers keep a private (mu, sigma), blends mix components.
+    """One tensor of weights: labels into the codebook; outliers keep a (mu, sigma) of their own, blends mix components.
 
     The original parameter holds the outliers' means alone, in the order of their positions.  Label K marks an outlier.
     """
@@ -92,12 +92,12 @@ class SharedWeight(StochasticWeight):
             return mu  # a tied site, whose parameter holds the outliers already
         return mu.reshape(-1)[self.derived.outlier].clone()
 
-    def gaussian(self, original: Tensor) -> Gaussian:
+    def moments(self, original: Tensor) -> Moments:
         table = Law(self.codebook.mu, self.codebook.sigma.square())
         blended = blended_law(table, self.blend_component.int(), self.blend_alpha)
         mu = self._assemble(table.mu, original, blended.mu)
         sigma = self._assemble(self.codebook.sigma, sigma_from_rho(self.rho), blended.var.sqrt())
-        return Gaussian(mu, sigma)
+        return Moments(mu, sigma)
 
     def _assemble(self, table: Tensor, outliers: Tensor, blended: Tensor) -> Tensor:
         """Values of all weights from those of the components [K], the outliers and the blends."""
@@ -136,19 +136,17 @@ class SharedWeight(StochasticWeight):
             # sum_i (m - p_i)^2 = n (m - p)^2 + scatter of the prior means p_i about their mean p
             shared = (d.members * kl_divergence(q, d.prior_mean, self.prior_sigma)).sum() + d.prior_scatter
         outliers = self.programmed(original, sigma_from_rho(self.rho))
-        private = kl_divergence(outliers, self._prior_mean_at(d.outlier), self.prior_sigma).sum()
+        apart = kl_divergence(outliers, self._prior_mean_at(d.outlier), self.prior_sigma).sum()
         if self.blend_position.numel():
             law = blended_law(Law(book.mu, book.sigma.square()), self.blend_component.int(), self.blend_alpha)
             at = self._prior_mean_at(self.blend_position.long())
-            private = (
-                private + kl_divergence(self.programmed(law.mu, law.var.sqrt()), at, self.prior_sigma).sum()
-            )
-        return shared + private + self._shape(original)
+            apart = apart + kl_divergence(self.programmed(law.mu, law.var.sqrt()), at, self.prior_sigma).sum()
+        return shared + apart + self._shape(original)
 
     def _shape(self, original: Tensor) -> Tensor | float:
         if isinstance(self.noise, NoiseLaw):
             return shape_total(self.noise, self.labels, self.labels)
-        return shape_total(self.noise, *self.gaussian(original))
+        return shape_total(self.noise, *self.moments(original))
 
     def _prior_mean_at(self, position: Tensor) -> Tensor | float:
         return 0.0 if self.prior_mu is None else self.prior_mu.reshape(-1)[position]

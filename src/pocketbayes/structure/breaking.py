@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from pocketbayes.posterior.convert import swap
 from pocketbayes.posterior.fixed import FixedEntries
 from pocketbayes.posterior.weights import (
-    PrivateWeight,
+    MeanFieldWeight,
     Site,
     StochasticWeight,
     common,
@@ -91,14 +91,14 @@ def break_symmetry(
         raise ValueError(f"{type(model).__name__}: no hidden neurons, so there is no symmetry to break.")
     found = _sites(model, graph)
     if isinstance(values, MAP) and values.values is None:
-        values = MAP({name: site.gaussian.mu for name, site in found.items()})
+        values = MAP({name: site.moments.mu for name, site in found.items()})
     fixed = fix_weights(graph.weights, scheme, values)
     _require_private(found, fixed)
     report = SymmetryReport(
         scheme=scheme,
         values=values,
         fixed=count_fixed(fixed),
-        weights=sum(site.gaussian.mu.numel() for site in found.values()),
+        weights=sum(site.moments.mu.numel() for site in found.values()),
         before=residual_symmetry(graph),
         after=residual_symmetry(graph, fixed),
         graph=graph,
@@ -122,7 +122,7 @@ def _sites(model: nn.Module, graph: NeuronGraph) -> dict[str, Site]:
 def _require_private(found: Mapping[str, Site], fixed: Mapping[str, Fixed]) -> None:
     for name in fixed:
         weight = found[name].weight
-        if not isinstance(weight, PrivateWeight):
+        if not isinstance(weight, MeanFieldWeight):
             raise ValueError(f"{name}: is {weight.status}. Break symmetries before sharing.")
         if weight.fixed is not None:
             raise ValueError(
@@ -159,10 +159,10 @@ def fix_entries(model: nn.Module, entries: Mapping[str, FixedEntries]) -> None:
     for site in stochastic_weights(model):
         if (fixed := entries.get(site.path)) is None:
             continue
-        old, q = site.weight, site.gaussian
+        old, q = site.weight, site.moments
         prior_mu = None if old.prior_mu is None else fixed.take(old.prior_mu)
         kept = {**common(old), "prior_mu": prior_mu, "fixed": fixed}
-        new[id(old)] = PrivateWeight(sigma=fixed.take(q.sigma.detach()), **kept)
+        new[id(old)] = MeanFieldWeight(sigma=fixed.take(q.sigma.detach()), **kept)
     swap(model, new)
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbayes import randomness
-from pocketbayes.history import Epoch, History, Settings
+from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood
-from pocketbayes.loaders import count_examples
-from pocketbayes.loop import OptimizerFactory, Run, ScheduleFactory
 from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip, to_deterministic
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.priors import Prior, scale_of
 from pocketbayes.posterior.weights import require_bayesian, stochastic_weights
+from pocketbayes.runs import randomness
+from pocketbayes.training.history import Epoch, History, Settings
+from pocketbayes.training.loop import OptimizerFactory, Run, ScheduleFactory
 
 
 def fit(
@@ -32,7 +32,7 @@ def fit(
     optimizer: OptimizerFactory | None = None,
     schedule: ScheduleFactory | None = None,
     samples: int = 1,
-    beta: float = 1.0,
+    temperature: float = 1.0,
     anneal: float = 0.3,
     clip: float | None = None,
     accumulate: int = 1,
@@ -47,7 +47,7 @@ def fit(
     on_step: Callable[[float], None] | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> History:
-    """Train the posterior: minimise mean NLL + (beta / num_data) KL over the loader's batches.
+    """Train the posterior: minimise mean NLL + (temperature / num_data) KL over the loader's batches.
 
     Random numbers come from `seed` alone, and the caller's generators are left as they were.  With `validation`, the
     model ends as it was after its best epoch by validation NLL.  With `checkpoint`, a killed run called again goes on
@@ -60,11 +60,11 @@ def fit(
         optimizer, schedule: make another optimizer from parameter groups, and a schedule stepped after every step;
             by default Adam with a cosine to zero.
         samples: draws a step.
-        beta: the final weight of the KL.  1 is the ELBO; less is a tempered ("cold") posterior, which large networks
-            on few data often need: choose it on validation data.
-        anneal: the share of all steps in which the weight of the KL rises from 0 to `beta`.
+        temperature: the final weight of the KL.  1 is the ELBO; less is a tempered ("cold") posterior, which large
+            networks on few data often need: choose it on validation data.
+        anneal: the share of all steps in which the weight of the KL rises from 0 to `temperature`.
         clip: largest norm of the gradient.  accumulate: batches a step.  autocast: e.g. `torch.bfloat16`.
-        patience: stop after so many epochs without a better validation NLL, counted once beta has reached its end.
+        patience: stop after so many epochs without a better validation NLL, counted once the KL has its final weight.
         checkpoint: a file, written at every epoch and every `checkpoint_seconds`.
         on_step: called after each step with the share of all steps done; if it has `state_dict` and
             `load_state_dict`, its state is kept in checkpoints.  on_epoch: called with each finished epoch.
@@ -76,7 +76,7 @@ def fit(
         lr=lr,
         rho_lr=10 * lr if rho_lr is None else rho_lr,
         samples=samples,
-        beta=beta,
+        temperature=temperature,
         anneal=anneal,
         clip=clip,
         accumulate=accumulate,
@@ -124,7 +124,7 @@ def fit_map(
         lr=lr,
         rho_lr=0.0,
         samples=1,
-        beta=1.0,
+        temperature=1.0,
         anneal=0.0,
         clip=clip,
         accumulate=accumulate,
@@ -148,7 +148,7 @@ def negative_log_prior(model: nn.Module, prior: Prior | None) -> Callable[[], Te
         raise ValueError("fit_map: a Bayesian model has its priors already. Leave prior= out.")
     if bayesian:
         return lambda: torch.stack(
-            [_half_square(s.gaussian.mu, s.weight.prior_mu, s.weight.prior_sigma) for s in bayesian]
+            [_half_square(s.moments.mu, s.weight.prior_mu, s.weight.prior_sigma) for s in bayesian]
         ).sum()
     weights = [p.tensor for p in parameters_with_owners(model) if _has_prior(p)]
     if prior is None or not weights:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pocketbayes import randomness
+from pocketbayes.runs import randomness
 
 
 def channels_last(tensor: Tensor) -> Tensor:

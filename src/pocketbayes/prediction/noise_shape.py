@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.ensemble import Ensemble
 from pocketbayes.likelihood import Categorical, Likelihood, unpack
 from pocketbayes.noise import (
     Bimodal,
@@ -28,10 +27,11 @@ from pocketbayes.noise import (
     predictive_distances,
 )
 from pocketbayes.posterior.draws import mix
-from pocketbayes.posterior.swap import under_noise
 from pocketbayes.posterior.weights import require_bayesian
-from pocketbayes.prediction import Predictive, Regression, reducer
-from pocketbayes.progress import track
+from pocketbayes.posterior.with_noise import under_noise
+from pocketbayes.prediction.ensemble import Ensemble
+from pocketbayes.prediction.predict import Predictive, Regression, reducer
+from pocketbayes.runs.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes import graph, nets
-from pocketbayes.ensemble import Ensemble, draw_seed
-from pocketbayes.likelihood import Categorical, Gaussian
+from pocketbayes import nets
+from pocketbayes.likelihood import Categorical, Homoscedastic
+from pocketbayes.prediction import graph
+from pocketbayes.prediction.ensemble import Ensemble, draw_seed
 
 
 def resnet() -> nn.Module:
@@ -37,7 +38,7 @@ def by_hand(model: nn.Module, x: Tensor, samples: int, seed: int) -> Tensor:
 
 
 def test_a_prediction_is_the_mean_over_draws_of_probabilities() -> None:
-    model, x = pb.bayesianize(nets.mlp([4, 8, 3]), sigma=pb.Constant(0.5)), torch.randn(7, 4)
+    model, x = pb.bayesianize(nets.mlp([4, 8, 3]), sigma=pb.Absolute(0.5)), torch.randn(7, 4)
     draws = by_hand(model, x, 30, seed=5)
     p = pb.predict(model, x, seed=5, draws=True)
     torch.testing.assert_close(p.probs, draws.mean(0), rtol=1e-5, atol=1e-6)
@@ -127,19 +128,19 @@ def test_a_stochastic_norm_is_not_folded() -> None:
 
 
 def test_regression_gives_mean_and_both_variances() -> None:
-    model, x = pb.bayesianize(nets.mlp([3, 5, 1]), sigma=pb.Constant(0.3)), torch.randn(6, 3)
+    model, x = pb.bayesianize(nets.mlp([3, 5, 1]), sigma=pb.Absolute(0.3)), torch.randn(6, 3)
     with torch.no_grad():
         draws = []
         for s in range(20):
             with pb.one_draw(model, draw_seed(2, s)):
                 draws.append(model(x).double())
     means = torch.stack(draws)
-    p = pb.predict(model, x, samples=20, seed=2, likelihood=Gaussian(0.4))
+    p = pb.predict(model, x, samples=20, seed=2, likelihood=Homoscedastic(0.4))
     torch.testing.assert_close(p.mean, means.mean(0), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(p.epistemic_var, means.var(0, correction=0), rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(p.var, p.epistemic_var + 0.16, rtol=1e-4, atol=1e-6)
     y = torch.randn(6, 1)
-    scores = pb.evaluate(model, [(x, y)], samples=20, seed=2, likelihood=Gaussian(0.4))
+    scores = pb.evaluate(model, [(x, y)], samples=20, seed=2, likelihood=Homoscedastic(0.4))
     mixture = (
         torch.distributions.Normal(means, 0.4).log_prob(y.double())[..., 0].logsumexp(0)
         - torch.tensor(20.0).log()
@@ -174,7 +175,7 @@ def test_foreign_inputs_are_told_apart() -> None:
     x = (2.0 * y - 1)[:, None] * torch.tensor([[2.0, 0.0]]) + 0.3 * torch.randn(200, 2, generator=g)
     data = DataLoader(TensorDataset(x, y), 50)
     model = pb.bayesianize(nets.mlp([2, 16, 2]))
-    pb.fit(model, data, epochs=20, lr=2e-2, beta=0.1)
+    pb.fit(model, data, epochs=20, lr=2e-2, temperature=0.1)
     foreign = 0.2 * torch.randn(100, 2, generator=g)
     scores = pb.evaluate(model, data, ood=[foreign[:50], foreign[50:]])
     assert scores.accuracy > 0.98
@@ -282,7 +283,7 @@ HARD = {
 @pytest.mark.parametrize(("make", "shape"), HARD.values(), ids=HARD)
 @pytest.mark.parametrize("batch", [2, 5])
 def test_no_code_is_too_odd_to_predict_with(make, shape: tuple[int, ...], batch: int) -> None:
-    model, x = pb.bayesianize(make(), sigma=pb.Constant(0.3)), torch.randn(batch, *shape)
+    model, x = pb.bayesianize(make(), sigma=pb.Absolute(0.3)), torch.randn(batch, *shape)
     given, seen = x.clone(), []
     with torch.no_grad():
         for s in range(4):
@@ -306,7 +307,7 @@ def test_a_real_error_of_the_network_is_shown_as_it_is() -> None:
 def test_any_function_of_output_and_target_judges() -> None:
     model, batches = pb.bayesianize(nets.mlp([4, 8, 1])), [(torch.randn(20, 4), torch.randn(20, 1))]
     by_function = pb.evaluate(model, batches, likelihood=lambda out, y: 0.5 * (y - out).square().sum(1))
-    expected = pb.evaluate(model, batches, likelihood=Gaussian(1.0)).nll - 0.5 * math.log(2 * math.pi)
+    expected = pb.evaluate(model, batches, likelihood=Homoscedastic(1.0)).nll - 0.5 * math.log(2 * math.pi)
     assert by_function.nll == pytest.approx(expected, abs=1e-6)
     assert (
         pb.calibrate(model, batches, likelihood=lambda out, y: (y - out).abs().sum(1), samples=2).factor > 0

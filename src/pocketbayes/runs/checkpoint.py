@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.errors import ArtifactError
-from pocketbayes.files import write_atomically
+from pocketbayes.runs.files import write_atomically
 
 
 def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:

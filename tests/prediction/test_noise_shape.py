@@ -12,17 +12,17 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
-from pocketbayes.likelihood import Gaussian as GaussianLikelihood
+from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.noise import Bimodal, Gaussian, Laplace, TwoPoint, sum_energy_distance
 from pocketbayes.posterior.weights import stochastic_weights
-from pocketbayes.shape_report import Interval, shape_sensitivity
+from pocketbayes.prediction.noise_shape import Interval, shape_sensitivity
 
 
 def linear(fan_in: int) -> nn.Module:
     """One output, the sum of equal terms, variance one: the distances of sums are known."""
     layer = nn.Linear(fan_in, 1, bias=False)
     nn.init.zeros_(layer.weight)
-    return pb.bayesianize(layer, sigma=pb.Constant(1.0))
+    return pb.bayesianize(layer, sigma=pb.Absolute(1.0))
 
 
 def ones(fan_in: int, inputs: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -30,7 +30,7 @@ def ones(fan_in: int, inputs: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]
 
 
 def report_on(fan_in: int, families: object, **settings: object) -> object:
-    settings = {"samples": 1000, "repeats": 4, "likelihood": GaussianLikelihood(1.0), **settings}
+    settings = {"samples": 1000, "repeats": 4, "likelihood": Homoscedastic(1.0), **settings}
     return shape_sensitivity(linear(fan_in), ones(fan_in), families, **settings)  # type: ignore[arg-type]
 
 
@@ -47,7 +47,7 @@ def test_a_mind_that_is_changed_and_one_that_is_not_are_told_apart() -> None:
     """y ~ N(sum, 0.2^2) at y = 0: one sign is never near, the sum of 64 is as Gaussian as can be."""
     for fan_in, minds in ((1, True), (64, False)):
         report = report_on(
-            fan_in, {"signs": TwoPoint()}, samples=600, tolerance=0.2, likelihood=GaussianLikelihood(0.2)
+            fan_in, {"signs": TwoPoint()}, samples=600, tolerance=0.2, likelihood=Homoscedastic(0.2)
         )
         said = report.verdict(report.rows[0])
         assert ("the network minds" in said) == minds, said
@@ -57,7 +57,7 @@ def test_a_mind_that_is_changed_and_one_that_is_not_are_told_apart() -> None:
 
 def test_the_change_of_the_nll_is_the_exact_one() -> None:
     """One term at y = 0: the mean of N(0; +-1, 0.5^2) against N(0; 0, 1 + 0.5^2)."""
-    report = report_on(1, {"signs": TwoPoint()}, likelihood=GaussianLikelihood(0.5))
+    report = report_on(1, {"signs": TwoPoint()}, likelihood=Homoscedastic(0.5))
     exact = [
         -math.log(0.5 * sum(scipy.stats.norm(m, 0.5).pdf(0.0) for m in (-1, 1))),
         -scipy.stats.norm(0, math.hypot(1, 0.5)).logpdf(0.0),

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, require_bayesian
-from pocketbayes.prediction import evaluate
-from pocketbayes.progress import bar
+from pocketbayes.prediction.predict import evaluate
+from pocketbayes.runs.progress import bar
 from pocketbayes.sharing.shared import Codebook
 
 WIDEST = 4.0  # factors from 1/4 to 4 are tried

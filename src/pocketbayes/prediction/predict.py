@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes import metrics
-from pocketbayes.ensemble import Ensemble
 from pocketbayes.likelihood import (
     TARGET_KEYS,
     Batch,
     Categorical,
-    Gaussian,
     Heteroscedastic,
+    Homoscedastic,
     Likelihood,
     as_likelihood,
     output_tensor,
     unpack,
 )
-from pocketbayes.progress import track
+from pocketbayes.prediction.ensemble import Ensemble
+from pocketbayes.runs.progress import track
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,8 @@ def predict(
     """What the model says about `x`, averaged over `samples` draws of its weights.
 
     The draws depend on the seed alone, and are the same for every input.  Returns a `Predictive` for a categorical
-    likelihood (the default), a `Regression` for a Gaussian one, and the outputs themselves, [S, N, ...], for any other.
+    likelihood (the default), a `Regression` for a Homoscedastic or
+    Heteroscedastic one, and the outputs themselves, [S, N, ...], for any other.
 
     Args:
         x: a tensor, a tuple of tensors or a dict of tensors, the examples along the first axis.
@@ -237,7 +238,7 @@ class _Normals(Reducer):
         if isinstance(self.likelihood, Heteroscedastic):
             mean, sigma = self.likelihood.split(output)
             return mean.double(), sigma.double()
-        assert isinstance(self.likelihood, Gaussian)
+        assert isinstance(self.likelihood, Homoscedastic)
         mean = output_tensor(output).double()
         return mean, self.likelihood.sigma.detach().to(mean).expand_as(mean)
 
@@ -279,7 +280,7 @@ class _Normals(Reducer):
 def reducer(likelihood: Likelihood, *, keep: bool) -> Reducer:
     if isinstance(likelihood, Categorical):
         return _Classes(likelihood, keep)
-    if isinstance(likelihood, (Gaussian, Heteroscedastic)):
+    if isinstance(likelihood, (Homoscedastic, Heteroscedastic)):
         return _Normals(likelihood, keep)
     return Reducer(likelihood, keep)
 

@@ -12,9 +12,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes import loop, nets
-from pocketbayes.compression import CompressionReport
-from pocketbayes.sharing.steering import Steering
+from pocketbayes import nets
+from pocketbayes.compression.compress import CompressionReport
+from pocketbayes.compression.steering import Steering
+from pocketbayes.training import loop
 
 
 def blobs(n: int, seed: int) -> TensorDataset:
@@ -30,7 +31,7 @@ def net() -> nn.Module:
 
 TRAIN = DataLoader(blobs(512, 0), 64, shuffle=True)
 VALIDATION = DataLoader(blobs(256, 1), 256)
-PLAN = pb.Plan(epochs=4, settling_epochs=1, temperature=0.01, tries=3)
+PLAN = pb.Plan(epochs=4, finetune_epochs=1, temperature=0.01, tries=3)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_the_file_keeps_the_budget_and_the_network_its_accuracy(
     assert after.accuracy > before.accuracy - 0.03
     assert after.nll < before.nll + 0.1
     assert pb.evaluate(model, VALIDATION).nll == pytest.approx(after.nll, abs=0.01)  # in place, and on disk
-    assert [s.name for s in report.stages] == ["start", "posterior", "sharing", "settling", "file"]
+    assert [s.name for s in report.stages] == ["start", "posterior", "sharing", "fine-tuning", "file"]
     assert "trainable scalars" in str(report)
 
 
@@ -86,7 +87,7 @@ def test_a_budget_of_loss_is_searched_for(trained: nn.Module, tmp_path: Path) ->
 
 
 def test_a_posterior_found_elsewhere_is_compressed_as_it_is(trained: nn.Module, tmp_path: Path) -> None:
-    model = pb.bayesianize(copy.deepcopy(trained), sigma=pb.Constant(0.02))
+    model = pb.bayesianize(copy.deepcopy(trained), sigma=pb.Absolute(0.02))
     assert run(model, tmp_path, max_bytes=1500).bytes <= 1500
 
 
@@ -98,27 +99,27 @@ def test_an_impossible_budget_names_the_smallest_reachable(trained: nn.Module, t
 
 
 @pytest.mark.parametrize(("lr", "kept"), [(3e-4, True), (1.0, False)])
-def test_settling_is_kept_where_validation_data_prefer_it(
+def test_fine_tuning_is_kept_where_validation_data_prefer_it(
     trained: nn.Module, tmp_path: Path, lr: float, kept: bool
 ) -> None:
-    report = run(copy.deepcopy(trained), tmp_path, max_bytes=1600, plan=replace(PLAN, settling_lr=lr))
-    shared, settled = (stage for stage in report.stages if stage.name in ("sharing", "settling"))
-    assert ("taken back" not in settled.note) == kept == (settled.metrics != shared.metrics)
-    assert settled.metrics["nll"] <= shared.metrics["nll"]
+    report = run(copy.deepcopy(trained), tmp_path, max_bytes=1600, plan=replace(PLAN, finetune_lr=lr))
+    shared, tuned = (stage for stage in report.stages if stage.name in ("sharing", "fine-tuning"))
+    assert ("taken back" not in tuned.note) == kept == (tuned.metrics != shared.metrics)
+    assert tuned.metrics["nll"] <= shared.metrics["nll"]
     found = pb.evaluate(pb.load(tmp_path / "model.pocket", net()), VALIDATION, samples=PLAN.samples)
-    assert found.nll == pytest.approx(settled.metrics["nll"], abs=0.01)
+    assert found.nll == pytest.approx(tuned.metrics["nll"], abs=0.01)
 
 
 @pytest.mark.parametrize(("lr", "kept"), [(1e-3, True), (0.1, False)])
-def test_settling_never_exceeds_the_budget(tmp_path: Path, lr: float, kept: bool) -> None:
-    """Labels in smooth kernels are coded by the means around them: their bytes change as settling moves the means."""
+def test_fine_tuning_never_exceeds_the_budget(tmp_path: Path, lr: float, kept: bool) -> None:
+    """Labels in smooth kernels are coded by the means around them: their bytes change as the means move."""
     g = torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Conv2d(8, 64, 5), nn.Flatten(), nn.Linear(64 * 16, 4))
     with torch.no_grad():
         model[0].weight.copy_(0.02 * torch.randn(64, 8, 5, 5, generator=g).cumsum(-1).cumsum(-2))
         model[2].weight.zero_()
     images = TensorDataset(torch.randn(64, 8, 8, 8, generator=g), torch.randint(4, (64,), generator=g))
-    plan = pb.Plan(epochs=1, settling_epochs=8, lr=1e-4, settling_lr=lr, temperature=0.01, renew_every=4)
+    plan = pb.Plan(epochs=1, finetune_epochs=8, lr=1e-4, finetune_lr=lr, temperature=0.01, renew_every=4)
     report = pb.compress(
         model,
         DataLoader(images, 16),
@@ -128,8 +129,8 @@ def test_settling_never_exceeds_the_budget(tmp_path: Path, lr: float, kept: bool
         progress=False,
     )
     assert 5000 < report.bytes <= 6000
-    settled = next(stage for stage in report.stages if stage.name == "settling")
-    assert (settled.note == "") == kept, settled.note
+    tuned = next(stage for stage in report.stages if stage.name == "fine-tuning")
+    assert (tuned.note == "") == kept, tuned.note
 
 
 class Killed(Exception):
@@ -214,7 +215,7 @@ def test_a_path_that_cannot_be_written_is_noticed_first(trained: nn.Module, tmp_
 def test_data_that_are_not_finite_are_named(trained: nn.Module, tmp_path: Path) -> None:
     x, y = blobs(64, 0).tensors
     x[3, 2] = torch.nan
-    with pytest.raises(pb.errors.NonFiniteError, match="sensitivity: the loss of batch 0"):
+    with pytest.raises(pb.errors.NonFiniteError, match="Fisher information: the loss of batch 0"):
         pb.compress(
             copy.deepcopy(trained), [(x, y)], path=tmp_path / "m.pocket", max_bytes=1600, progress=False
         )
@@ -248,7 +249,7 @@ def test_the_checkpoints_go_and_files_of_others_stay(trained: nn.Module, tmp_pat
 
 
 def test_norms_that_count_on_do_not_break_the_budget(tmp_path: Path) -> None:
-    """The counter of batches takes more bytes in the file from some number on, and settling counts."""
+    """The counter of batches takes more bytes in the file from some number on, and fine-tuning counts."""
     norms = [nn.BatchNorm1d(8) for _ in range(40)]
     model = nn.Sequential(nn.Linear(10, 64), nn.Linear(64, 8), *norms, nn.Linear(8, 4))
     for norm in norms:
@@ -263,13 +264,13 @@ def test_the_budget_is_used(
     trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int, off: float
 ) -> None:
     """Even where training ends at a lambda that is far off."""
-    settle = Steering.settle
+    freeze = Steering.freeze
 
     def misled(self: Steering) -> float:
-        self.assignment.rate = replace(self.assignment.rate, trade=off * self.assignment.rate.trade)
-        return settle(self)
+        self.assignment.rate = replace(self.assignment.rate, lambda_=off * self.assignment.rate.lambda_)
+        return freeze(self)
 
-    monkeypatch.setattr(Steering, "settle", misled)
+    monkeypatch.setattr(Steering, "freeze", misled)
     report = run(copy.deepcopy(trained), tmp_path, max_bytes=max_bytes)
     assert 0.97 * max_bytes <= report.bytes <= max_bytes
 
@@ -278,7 +279,7 @@ def test_a_loss_of_accuracy_is_for_classes(tmp_path: Path) -> None:
     batches = [(torch.randn(20, 3), torch.randn(20, 1))]
     options = {
         "validation_loader": batches,
-        "likelihood": pb.likelihood.Gaussian(0.5),
+        "likelihood": pb.likelihood.Homoscedastic(0.5),
         "max_accuracy_drop": 0.01,
     }
     with pytest.raises(ValueError, match="max_nll_rise"):

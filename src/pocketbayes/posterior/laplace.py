@@ -1,4 +1,4 @@
-"""How much the data care about each weight: sensitivity, and the posterior widths that follow from it."""
+"""The Fisher information of each weight, and the sigmas of the Laplace posterior that follow from it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbayes import randomness
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.priors import FanIn, Scale, scale_of
 from pocketbayes.posterior.weights import sites
-from pocketbayes.progress import track
+from pocketbayes.runs import randomness
+from pocketbayes.runs.progress import track
 
 
-def sensitivity(
+def fisher_information(
     model: nn.Module,
     loader: Iterable[Any],
     *,
@@ -28,7 +28,7 @@ def sensitivity(
     seed: int = 0,
     progress: bool = True,
 ) -> dict[str, Tensor]:
-    """g_i = E (d NLL / d mu_i)^2 over minibatches, times the batch size: it estimates the diagonal Fisher information.
+    """F_i = E (d NLL / d mu_i)^2 over minibatches, times the batch size: it estimates the diagonal Fisher information.
 
     For every weight by parameter name, at the means of the weights, with norms in evaluation mode.  At a minimum of the
     loss examples' gradients average out, so the square of a batch's mean gradient, times its size, is that of one
@@ -42,13 +42,13 @@ def sensitivity(
     try:
         with randomness.forked(), mean_weights(model):
             randomness.seed_all(seed)
-            for raw in track(islice(loader, batches), "sensitivity", enabled=progress):
+            for raw in track(islice(loader, batches), "Fisher information", enabled=progress):
                 batch = unpack(raw, device)
                 loss = likelihood.nll(model(*batch.args, **batch.kwargs), batch.target).mean()
                 gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
                 if not all(bool(torch.isfinite(g).all()) for g in (loss, *gradients) if g is not None):
                     raise NonFiniteError(
-                        f"sensitivity: the loss of batch {seen}, or its gradient, is not finite. "
+                        f"Fisher information: the loss of batch {seen}, or its gradient, is not finite. "
                         "Look for NaN or infinity in the data, or in the model's weights."
                     )
                 for name, gradient in zip(weights, gradients, strict=True):
@@ -58,7 +58,7 @@ def sensitivity(
     finally:
         model.train(was_training)
     if seen == 0:
-        raise ValueError("The loader to measure sensitivity on is empty. Pass one with at least one batch.")
+        raise ValueError("The loader for the Fisher information is empty. Pass one with at least one batch.")
     return {name: (g / seen).detach() for name, g in total.items()}
 
 
@@ -75,20 +75,20 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
 
 def laplace_sigma(
     model: nn.Module,
-    information: dict[str, Tensor],
+    fisher: dict[str, Tensor],
     num_data: int,
     *,
     prior: Scale = FanIn(1.0),
     temperature: float = 1.0,
 ) -> dict[str, Tensor]:
-    """sigma_i^2 = T / (N F_i + 1 / s^2): the widths of a diagonal Laplace posterior, by parameter name.
+    """sigma_i^2 = T / (N F_i + 1 / s^2)of a diagonal Laplace posterior, Eq. (20) of docs/method.md, by parameter name.
 
-    `information` is what `sensitivity` returns for the trained network; give the result to `bayesianize(sigma=...)`.
+    `fisher` is what `fisher_information` returns for the trained network; give the result to `bayesianize(sigma=...)`.
     """
     if not temperature > 0:
         raise ValueError(f"laplace_sigma: temperature must be positive, got {temperature}.")
     found = {}
-    for name, fisher in information.items():
-        precision = num_data * fisher + scale_of(prior, fisher) ** -2
+    for name, f in fisher.items():
+        precision = num_data * f + scale_of(prior, f) ** -2
         found[name] = (temperature / precision).sqrt()
     return found

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from pocketbayes.sharing.latent import Assignment, settle
+from pocketbayes.sharing.latent import Assignment, freeze
 from pocketbayes.sharing.rate import Codebook, Rate, RateSharing, share_by_rate
 
-ONE_COMPONENT = Rate(trade=1e9, components=1, escape_bits=None)
+ONE_COMPONENT = Rate(lambda_=1e9, components=1, outlier_bits=None)
 
 
 class Steering:
@@ -20,7 +20,7 @@ class Steering:
 
     Args:
         smallest: bytes of the file with a single component.
-        size_of: bytes of the file of a settled model, a copy that it may change.
+        size_of: bytes of the file of a model with frozen labels, a copy that it may change.
         renew_every: steps of training to a renewal.
         anneal: the share of the training during which lambda grows to its value.
     """
@@ -44,7 +44,9 @@ class Steering:
         result = self.assignment.renew()
         # The file codes labels better than their frequencies alone would: aim at the bits that fill it.
         spent = 8.0 * (self._size(result) - smallest)
-        ratio = min(1.2, max(0.8, spent / max(1.0, result.fit.bits(self.assignment.rate.escape_bits or 0.0))))
+        ratio = min(
+            1.2, max(0.8, spent / max(1.0, result.fit.bits(self.assignment.rate.outlier_bits or 0.0)))
+        )
         self.assignment.max_bits = bits / ratio
 
     def __call__(self, done: float) -> None:
@@ -57,20 +59,20 @@ class Steering:
         assert book is not None
         return {
             "steps": self.steps,
-            "trade": rate.trade,
+            "lambda": rate.lambda_,
             "max_bits": self.assignment.max_bits,
             "book": tuple(book),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.assignment.max_bits = state["steps"], state["max_bits"]
-        self.assignment.rate = replace(self.assignment.rate, trade=state["trade"])
+        self.assignment.rate = replace(self.assignment.rate, lambda_=state["lambda"])
         self.assignment.codebook = Codebook(*state["book"])
 
-    def settle(self) -> float:
+    def freeze(self) -> float:
         """Fix the labels at the smallest lambda, to about a percent, whose file fits; returns the nats that costs."""
         self.assignment.max_bits, self.trained = None, self.assignment.codebook
-        low = high = self.assignment.rate.trade
+        low = high = self.assignment.rate.lambda_
         fits = self._labelled(high)
         upwards = fits is None
         for doubling in range(8):  # until the file fits at `high` and not at `low`
@@ -89,17 +91,17 @@ class Steering:
             better = self._labelled(middle)
             low, high = (low, middle) if better is not None else (middle, high)
             fits = better or fits
-        settle(self.model, fits)
+        freeze(self.model, fits)
         return float(fits.fit.distortion.sum())
 
-    def _labelled(self, trade: float) -> RateSharing | None:
+    def _labelled(self, lambda_: float) -> RateSharing | None:
         """Labels at that lambda, if their file is within the budget."""
-        self.assignment.rate = replace(self.assignment.rate, trade=trade)
+        self.assignment.rate = replace(self.assignment.rate, lambda_=lambda_)
         self.assignment.codebook = self.trained  # whatever was tried before
         result = self.assignment.renew()
         return result if self._size(result) <= self.max_bytes else None
 
     def _size(self, result: RateSharing) -> int:
         twin = copy.deepcopy(self.model)
-        settle(twin, result)
+        freeze(twin, result)
         return self.size_of(twin)

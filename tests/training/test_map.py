@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import pocketbayes as pb
-from pocketbayes.history import Epoch, History
+from pocketbayes.training.history import Epoch, History
 
 NOISE = 0.5
 
@@ -35,7 +35,7 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, **options: object)
         [(x, y)],
         epochs=400,
         lr=0.1,
-        likelihood=pb.likelihood.Gaussian(NOISE),
+        likelihood=pb.likelihood.Homoscedastic(NOISE),
         progress=False,
         **options,  # type: ignore[arg-type]
     )
@@ -62,7 +62,7 @@ def test_of_a_bayesian_model_the_means_are_trained_under_its_prior(
     problem: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     x, y = problem
-    net = pb.bayesianize(nn.Linear(3, 1, bias=False).double(), prior=pb.ZeroMean(0.1), sigma=pb.Constant(0.3))
+    net = pb.bayesianize(nn.Linear(3, 1, bias=False).double(), prior=pb.ZeroMean(0.1), sigma=pb.Absolute(0.3))
     before = copy.deepcopy(dict(net.named_parameters()))
     train(net, x, y)
     after = dict(net.named_parameters())
@@ -76,7 +76,7 @@ def test_validation_data_see_the_means_of_a_bayesian_model(
     problem: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
     x, y = problem
-    net = pb.bayesianize(nn.Linear(3, 1, bias=False).double(), sigma=pb.Constant(0.3))
+    net = pb.bayesianize(nn.Linear(3, 1, bias=False).double(), sigma=pb.Absolute(0.3))
     history = train(net, x, y, validation=[(x, y)])
     assert history.best_epoch is not None
     best = history[history.best_epoch].validation["nll"]
@@ -84,7 +84,7 @@ def test_validation_data_see_the_means_of_a_bayesian_model(
     residual = (y - x @ mean.T).square().mean()
     expected = 0.5 * residual / NOISE**2 + torch.log(torch.tensor(NOISE * (2 * torch.pi) ** 0.5))
     assert best == pytest.approx(float(expected), abs=1e-6)
-    drawn = pb.evaluate(net, [(x, y)], likelihood=pb.likelihood.Gaussian(NOISE), samples=1)
+    drawn = pb.evaluate(net, [(x, y)], likelihood=pb.likelihood.Homoscedastic(NOISE), samples=1)
     assert abs(drawn.nll - float(expected)) > 1e-3
 
 

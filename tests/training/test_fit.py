@@ -23,9 +23,9 @@ from torch.utils.data import (
 
 import pocketbayes as pb
 from pocketbayes import nets
+from pocketbayes.data.loaders import count_examples
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
-from pocketbayes.likelihood import Gaussian, Heteroscedastic
-from pocketbayes.loaders import count_examples
+from pocketbayes.likelihood import Heteroscedastic, Homoscedastic
 from pocketbayes.posterior.weights import stochastic_weights
 from scenarios import linear_gaussian, prior_matters
 
@@ -51,17 +51,17 @@ def numbers(m: nn.Module) -> Tensor:
 
 
 def test_training_finds_the_closed_form_optimum_of_mean_field_inference() -> None:
-    """Linear-Gaussian: sigma within 2 %, the means of five runs within three standard errors, and the NELBO."""
+    """Linear-Homoscedastic: sigma within 2 %, the means of five runs within three standard errors, and the NELBO."""
     truth = linear_gaussian()
     data = [(truth.x, truth.y)]
     fitted = []
     for seed in range(5):
-        m = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Constant(0.03))
+        m = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Absolute(0.03))
         options = {"lr": 0.02, "rho_lr": 0.03, "samples": 4, "anneal": 0.0, "seed": seed}
-        pb.fit(m, data, epochs=1200, likelihood=Gaussian(truth.noise), **options)
+        pb.fit(m, data, epochs=1200, likelihood=Homoscedastic(truth.noise), **options)
         fitted.append(m)
-    mu = torch.stack([stochastic_weights(m)[0].gaussian.mu[0].detach() for m in fitted])
-    sigma = torch.stack([stochastic_weights(m)[0].gaussian.sigma[0].detach() for m in fitted]).mean(0)
+    mu = torch.stack([stochastic_weights(m)[0].moments.mu[0].detach() for m in fitted])
+    sigma = torch.stack([stochastic_weights(m)[0].moments.sigma[0].detach() for m in fitted]).mean(0)
     assert ((mu.mean(0) - truth.mu).abs() < 3 * mu.std(0) / 5**0.5 + 1e-3 * truth.sigma).all()
     assert (sigma / truth.sigma - 1).abs().max() < 0.02
     exact_posterior = truth.precision.inverse().diagonal().sqrt()
@@ -70,7 +70,7 @@ def test_training_finds_the_closed_form_optimum_of_mean_field_inference() -> Non
     ).abs().max() > 0.03  # the control: another posterior would be told apart
     losses = torch.stack(
         [
-            pb.nelbo(fitted[0], data[0], len(truth.x), likelihood=Gaussian(truth.noise)).loss.detach()
+            pb.nelbo(fitted[0], data[0], len(truth.x), likelihood=Homoscedastic(truth.noise)).loss.detach()
             for _ in range(400)
         ]
     )
@@ -79,7 +79,7 @@ def test_training_finds_the_closed_form_optimum_of_mean_field_inference() -> Non
 
 def test_nelbo_is_nll_plus_scaled_kl() -> None:
     m, batch = model(), (torch.randn(5, 4), torch.randint(3, (5,)))
-    parts = pb.nelbo(m, batch, 50, beta=0.5)
+    parts = pb.nelbo(m, batch, 50, temperature=0.5)
     torch.testing.assert_close(parts.kl, pb.kl_divergence(m))
     torch.testing.assert_close(parts.loss, parts.nll + 0.5 / 50 * parts.kl)
     with pb.one_draw(m, 1):
@@ -89,10 +89,10 @@ def test_nelbo_is_nll_plus_scaled_kl() -> None:
 
 def test_fit_learns_and_reports_nll_and_kl_apart() -> None:
     m = model()
-    history = pb.fit(m, loader(), epochs=15, lr=4e-2, beta=0.02, validation=loader(48, shuffle=False))
+    history = pb.fit(m, loader(), epochs=15, lr=4e-2, temperature=0.02, validation=loader(48, shuffle=False))
     assert history[-1].nll < 0.5 * history[0].nll
     assert history[-1].kl > 0
-    assert history[-1].beta == pytest.approx(0.02)
+    assert history[-1].temperature == pytest.approx(0.02)
     assert pb.evaluate(m, loader(shuffle=False)).accuracy > 0.9
     assert history.best_epoch is not None
     assert "kl" in str(history)
@@ -122,11 +122,17 @@ def test_the_kl_counts_once_however_many_batches(batches: int) -> None:
     """The optimum of the ELBO does not depend on the batch size."""
     truth = prior_matters()
     data = [(truth.x[i::batches], truth.y[i::batches]) for i in range(batches)]
-    m = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Constant(0.1))
+    m = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Absolute(0.1))
     pb.fit(
-        m, data, epochs=1200 // batches, likelihood=Gaussian(truth.noise), lr=0.02, rho_lr=0.02, anneal=0.0
+        m,
+        data,
+        epochs=1200 // batches,
+        likelihood=Homoscedastic(truth.noise),
+        lr=0.02,
+        rho_lr=0.02,
+        anneal=0.0,
     )
-    sigma = stochastic_weights(m)[0].gaussian.sigma[0]
+    sigma = stochastic_weights(m)[0].moments.sigma[0]
     assert (sigma / truth.sigma - 1).abs().max() < 0.15
     counted_six_times = (truth.precision.diagonal() + 5 / truth.prior_sigma**2).rsqrt()
     assert (counted_six_times / truth.sigma - 1).abs().min() > 0.3  # the control: that would be told apart
@@ -136,7 +142,7 @@ def test_annealing_rises_to_its_end_and_patience_waits_for_it() -> None:
     history = pb.fit(
         model(), loader(), epochs=8, anneal=0.5, patience=1, validation=loader(16), lr=0.0, rho_lr=0.0
     )
-    betas = [e.beta for e in history.epochs]
+    betas = [e.temperature for e in history.epochs]
     assert betas[0] == pytest.approx(0.25)
     assert betas == sorted(betas)
     assert len(history) == 5  # beta reaches 1 at the end of epoch 4, epoch 5 is no better: stop
@@ -158,8 +164,8 @@ def test_the_model_ends_at_its_best_epoch() -> None:
 @pytest.mark.parametrize("learned", [False, True])
 def test_gaussian_noise_is_given_or_learned(learned: bool) -> None:
     truth = linear_gaussian(256)
-    likelihood = Gaussian(1.0, learned=learned)
-    m = pb.bayesianize(truth.model(), sigma=pb.Constant(0.05))
+    likelihood = Homoscedastic(1.0, learned=learned)
+    m = pb.bayesianize(truth.model(), sigma=pb.Absolute(0.05))
     pb.fit(m, [(truth.x, truth.y)], epochs=800, likelihood=likelihood, lr=0.03, anneal=0.0)
     assert likelihood.sigma.item() == pytest.approx(truth.noise if learned else 1.0, rel=0.12)
 
@@ -169,7 +175,7 @@ def test_a_heteroscedastic_head_learns_noise_that_depends_on_x() -> None:
     x = torch.rand(512, 1, generator=g)
     y = x + (0.05 + 0.5 * x) * torch.randn(512, 1, generator=g)
     m, likelihood = pb.bayesianize(nets.mlp([1, 16, 2])), Heteroscedastic()
-    pb.fit(m, [(x, y)], epochs=300, likelihood=likelihood, lr=1e-2, beta=0.1)
+    pb.fit(m, [(x, y)], epochs=300, likelihood=likelihood, lr=1e-2, temperature=0.1)
     sigma = pb.predict(m, torch.tensor([[0.1], [0.9]]), likelihood=likelihood).var.sqrt()
     assert sigma[1] > 2 * sigma[0]
 
@@ -211,7 +217,7 @@ def test_accumulated_batches_are_one_large_batch() -> None:
     """Without noise (vanishing sigma) two half batches give the step of the whole."""
     results = []
     for batch_size, accumulate in ((32, 1), (16, 2)):
-        m = pb.bayesianize(pb.to_deterministic(model()), sigma=pb.Constant(1e-7))
+        m = pb.bayesianize(pb.to_deterministic(model()), sigma=pb.Absolute(1e-7))
         pb.fit(
             m,
             loader(96, batch_size, shuffle=False),
@@ -231,7 +237,7 @@ def test_batches_that_do_not_fill_a_step_make_one_of_their_own() -> None:
     for batches, accumulate in (((32, 32, 32, 32, 32), 2), ((64, 64, 32), 1)):
         x, y = blobs(160).tensors
         parts = list(zip(x.split(list(batches)), y.split(list(batches)), strict=True))
-        m = pb.bayesianize(pb.to_deterministic(model()), sigma=pb.Constant(1e-7))
+        m = pb.bayesianize(pb.to_deterministic(model()), sigma=pb.Absolute(1e-7))
         settings = {"anneal": 0.0, "rho_lr": 0.0, "optimizer": lambda g: torch.optim.SGD(g, lr=0.1)}
         pb.fit(m, parts, epochs=2, accumulate=accumulate, **settings)
         assert all(p.grad is None for p in m.parameters())
@@ -260,14 +266,14 @@ def test_the_best_epoch_has_its_own_noise() -> None:
     g = torch.Generator().manual_seed(0)
     x, v = torch.randn(10, 4, generator=g), torch.randn(50, 4, generator=g)
     y, w = (t[:, :1] + 0.5 * torch.randn(len(t), 1, generator=g) for t in (x, v))
-    noise, sigmas = Gaussian(1.0, learned=True), []
+    noise, sigmas = Homoscedastic(1.0, learned=True), []
     m = pb.bayesianize(nets.mlp([4, 32, 1]))
     history = pb.fit(
         m,
         [(x, y)],
         epochs=150,
         lr=0.02,
-        beta=0.01,
+        temperature=0.01,
         anneal=0.0,
         likelihood=noise,
         validation=[(v, w)],
@@ -331,7 +337,7 @@ BAD = {
     "no epochs": (lambda: pb.fit(model(), loader(), epochs=0), ValueError, "epochs"),
     "NaN in the data": (lambda: fit_on(with_nan()), NonFiniteError, "batch 2.*input 0"),
     "targets that broadcast": (
-        lambda: fit_on([(X, torch.ones(2))], likelihood=Gaussian()),
+        lambda: fit_on([(X, torch.ones(2))], likelihood=Homoscedastic()),
         ValueError,
         "do not fit",
     ),
@@ -476,9 +482,9 @@ def test_resuming_a_stream_warns(tmp_path: Path) -> None:
 KILLED = """
 import os, random, signal, sys, time, torch
 torch.set_num_threads(1)
-sys.path[:0] = [{tests!r}]
+sys.path[:0] = {tests}
 import pocketbayes as pb
-from test_train import loader, model, numbers
+from test_fit import loader, model, numbers
 
 def train(folder):
     m = model()
@@ -516,7 +522,7 @@ print("killed", killed)
 def test_a_run_killed_at_random_moments_ends_with_the_same_weights(tmp_path: Path) -> None:
     for name in ("reference", "reference/twin", "runs"):
         (tmp_path / name).mkdir()
-    script = KILLED.format(tests=str(Path(__file__).parent))
+    script = KILLED.format(tests=[str(Path(__file__).parent), str(Path(__file__).parent.parent)])
     command = [sys.executable, "-c", script, str(tmp_path / "reference"), str(tmp_path / "runs"), "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

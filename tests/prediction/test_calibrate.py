@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes.likelihood import Gaussian
+from pocketbayes.likelihood import Homoscedastic
 
 
 def classes(n: int = 400, seed: int = 0) -> DataLoader:
@@ -32,14 +32,14 @@ def classifier(scale: float = 1.0, sigma: float = 0.3) -> nn.Module:
     with torch.no_grad():
         model.weight.copy_(scale * torch.tensor([[-1.0], [1.0]]).expand(2, 4))
         model.bias.copy_(scale * torch.tensor([1.4, -1.4]))
-    pb.bayesianize(model, prior=pb.ZeroMean(1.0), sigma=pb.Constant(sigma))
+    pb.bayesianize(model, prior=pb.ZeroMean(1.0), sigma=pb.Absolute(sigma))
     return model
 
 
 def widths(model: nn.Module) -> Tensor:
     from pocketbayes.posterior.weights import stochastic_weights
 
-    return torch.cat([site.gaussian.sigma.detach().flatten() for site in stochastic_weights(model)])
+    return torch.cat([site.moments.sigma.detach().flatten() for site in stochastic_weights(model)])
 
 
 def test_the_factor_is_that_of_the_closed_form_in_regression() -> None:
@@ -49,7 +49,7 @@ def test_the_factor_is_that_of_the_closed_form_in_regression() -> None:
     y = mu * x + torch.randn(300, 1, generator=g) * (0.25**2 * x.square() + noise**2).sqrt()
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, mu)
-    pb.bayesianize(model, sigma=pb.Constant(sigma))
+    pb.bayesianize(model, sigma=pb.Absolute(sigma))
 
     def nll(log_factor: float) -> float:
         """y ~ N(mu x, noise^2 + (factor sigma x)^2)."""
@@ -59,7 +59,7 @@ def test_the_factor_is_that_of_the_closed_form_in_regression() -> None:
     exact = math.exp(minimize_scalar(nll, bounds=(-1.4, 1.4), method="bounded").x)
     assert exact > 2.0  # a control: these widths are much too small
     loader = [(x, y)]
-    found = pb.calibrate(model, loader, likelihood=Gaussian(noise), samples=4000)
+    found = pb.calibrate(model, loader, likelihood=Homoscedastic(noise), samples=4000)
     # The variance of 4,000 draws has a relative standard error of 2.2 %, so the factor has 1.1 %; and xatol is 1 %.
     assert found.factor == pytest.approx(exact, rel=0.05)
     assert found.nll_after == pytest.approx(nll(math.log(exact)), abs=0.02)

@@ -16,7 +16,7 @@ class Settings:
     lr: float
     rho_lr: float
     samples: int
-    beta: float
+    temperature: float
     anneal: float
     clip: float | None
     accumulate: int
@@ -28,7 +28,7 @@ class Settings:
         for name in ("epochs", "num_data", "samples", "accumulate", "validation_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"fit: {name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("lr", "rho_lr", "beta"):
+        for name in ("lr", "rho_lr", "temperature"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"fit: {name} must be a finite number >= 0, got {getattr(self, name)}.")
         if not 0 <= self.anneal <= 1:
@@ -47,7 +47,7 @@ class Epoch(NamedTuple):
     epoch: int
     nll: float  # mean over the epoch's batches, nats per example
     kl: float  # at the end of the epoch, nats
-    beta: float
+    temperature: float
     validation: dict[str, float]  # empty without validation data
     seconds: float
 
@@ -71,6 +71,6 @@ class History:
             scores = "".join(f"  {k} {v:.4f}" for k, v in e.validation.items())
             star = " *" if e.epoch == self.best_epoch else ""
             lines.append(
-                f"epoch {e.epoch:3d}  nll {e.nll:.4f}  kl {e.kl:.1f}  beta {e.beta:.2f}{scores}{star}"
+                f"epoch {e.epoch:3d}  nll {e.nll:.4f}  kl {e.kl:.1f}  temperature {e.temperature:.2f}{scores}{star}"
             )
         return "\n".join(lines)

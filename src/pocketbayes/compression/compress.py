@@ -2,7 +2,7 @@
 
 posterior   widths from the data (a diagonal Laplace posterior), trained on the ELBO
 sharing     training that alternates with re-assignment, steered to the budget
-settling    labels fixed, the codebook and everything else trained on, where that helps
+fine-tune   labels fixed, the codebook and everything else trained on, where that helps
 calibration one factor on all widths, by validation NLL, where the plan asks for it
 file        written, read back, counted
 """
@@ -22,27 +22,29 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact import Encoded, Precision, encode
 from pocketbayes.artifact.store import Saved, save, to_pocket
-from pocketbayes.calibration import calibrate
-from pocketbayes.checkpoint import claim, fingerprint, load_checkpoint, save_checkpoint
-from pocketbayes.distillation import Distilled, several
-from pocketbayes.files import require_writable
-from pocketbayes.history import History
+from pocketbayes.compression.plan import Budget, Plan
+from pocketbayes.compression.steering import ONE_COMPONENT, Steering
+from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
-from pocketbayes.loaders import count_examples
-from pocketbayes.plan import Budget, Plan
 from pocketbayes.posterior.convert import bayesianize
+from pocketbayes.posterior.laplace import fisher_information, laplace_sigma
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
-from pocketbayes.prediction import evaluate
+from pocketbayes.prediction.calibrate import calibrate
+from pocketbayes.prediction.predict import evaluate
+from pocketbayes.runs.checkpoint import claim, fingerprint, load_checkpoint, save_checkpoint
+from pocketbayes.runs.files import require_writable
 from pocketbayes.sharing.latent import make_latent
 from pocketbayes.sharing.rate import Rate
-from pocketbayes.sharing.sensitivity import laplace_sigma, sensitivity
-from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_private, share
-from pocketbayes.sharing.steering import ONE_COMPONENT, Steering
-from pocketbayes.train import fit
+from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_mean_field, share
+from pocketbayes.training.distillation import Distilled, several
+from pocketbayes.training.fit import fit
+from pocketbayes.training.history import History
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
-RESERVE = 256  # one in so many bytes, where labels cost more or less as settling moves the means around them
+RESERVE = (
+    256  # one in so many bytes, where labels cost more or less as fine-tuning moves the means around them
+)
 
 
 class Stage(NamedTuple):
@@ -222,27 +224,27 @@ class _Job:
                 bayesianize(self.model, prior=prior)
                 self.model.load_state_dict(load_checkpoint(kept))
             else:
-                information = sensitivity(
+                fisher = fisher_information(
                     self.model,
                     self.train_loader,
                     likelihood=self.likelihood,
-                    batches=plan.sensitivity_batches,
+                    batches=plan.fisher_batches,
                     seed=plan.seed,
                     progress=self.progress,
                 )
                 sigma = laplace_sigma(
-                    self.model, information, self.num_data, prior=plan.prior, temperature=plan.temperature
+                    self.model, fisher, self.num_data, prior=plan.prior, temperature=plan.temperature
                 )
                 bayesianize(self.model, prior=prior, sigma=sigma)
                 if kept is not None:
                     save_checkpoint(kept, dict(self.model.state_dict()))
-        require_private(self.model)
+        require_mean_field(self.model)
         if plan.posterior_epochs:
             self._fit("posterior-fit", epochs=plan.posterior_epochs, lr=plan.lr, rho_lr=10 * plan.lr)
         self.measure("posterior", started)
 
     def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
-        """Stages 2 and 3: alternate to `max_bytes`, then settle."""
+        """Stages 2 and 3: alternate to `max_bytes`, then fine-tune."""
         started, plan = time.monotonic(), self.plan
         smallest = self._smallest()
         if max_bytes < smallest:
@@ -261,10 +263,10 @@ class _Job:
             anneal=plan.anneal,
         )
         self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
-        self.distortion = steering.settle()
+        self.distortion = steering.freeze()
         shared = self.measure(name, started)
-        if plan.settling_epochs:
-            self._settle(max_bytes, f"{name}-settling", shared)
+        if plan.finetune_epochs:
+            self._finetune(max_bytes, f"{name}-finetune", shared)
         if plan.calibrate:
             started = time.monotonic()
             assert self.validation_loader is not None
@@ -279,15 +281,15 @@ class _Job:
             self.measure("calibration", started, f"widths times {found.factor:.3f}")
         return self.report.stages[-1].metrics
 
-    def _settle(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
+    def _finetune(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
         """Stage 3: train all but the labels; taken back if validation data prefer what was before, or if it outgrows
         the budget.
         """
         started, plan = time.monotonic(), self.plan
         model, likelihood = copy.deepcopy((self.model, self.likelihood))
-        settings = {"lr": plan.settling_lr, "rho_lr": plan.settling_lr, "validation": self.validation_loader}
-        self._fit(name, epochs=plan.settling_epochs, **settings)
-        after, size = self.measure("settling", started), self.size_of(self.model)
+        settings = {"lr": plan.finetune_lr, "rho_lr": plan.finetune_lr, "validation": self.validation_loader}
+        self._fit(name, epochs=plan.finetune_epochs, **settings)
+        after, size = self.measure("fine-tuning", started), self.size_of(self.model)
         why = ""
         if size > max_bytes:
             why = f"taken back: {size:,} bytes"
@@ -303,7 +305,7 @@ class _Job:
         """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
         before = self.report.stages[0].metrics
         posterior = copy.deepcopy(self.model)
-        weights = sum(s.gaussian.mu.numel() for s in stochastic_weights(posterior))
+        weights = sum(s.moments.mu.numel() for s in stochastic_weights(posterior))
         low, high = math.log(self._smallest()), math.log(self._smallest() + weights * MOST_BITS / 8)
         size, best = math.log(self._smallest() + weights * 3.0 / 8), None
         losses, distortion = list[str](), 0.0
@@ -342,7 +344,7 @@ class _Job:
         """Bytes of the file when all training is done, nearly: norms count their batches, and long numbers take more
         bytes; codes of labels follow the means.
         """
-        left = self.plan.settling_epochs * len(self.lessons) if isinstance(self.lessons, Sized) else 0
+        left = self.plan.finetune_epochs * len(self.lessons) if isinstance(self.lessons, Sized) else 0
         for norm in (m for m in twin.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)):
             if norm.num_batches_tracked is not None:
                 norm.num_batches_tracked += left
@@ -355,7 +357,7 @@ class _Job:
             self.lessons,
             likelihood=self.likelihood,
             num_data=self.num_data,
-            beta=self.plan.temperature,
+            temperature=self.plan.temperature,
             anneal=0.0,
             seed=self.plan.seed,
             validation_samples=self.plan.samples,

@@ -30,8 +30,8 @@ from pocketbayes.noise import (
     Uniform,
     averaged,
 )
-from pocketbayes.posterior.swap import under_noise, with_noise
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.posterior.with_noise import under_noise, with_noise
 from pocketbayes.sharing.latent import Assignment, make_latent
 
 ROOM = 10_000  # numbers in a file: a device's samples may be more than a small network's weights
@@ -63,19 +63,19 @@ def network() -> nn.Module:
 
 
 def private() -> nn.Module:
-    return pb.bayesianize(network(), sigma=pb.Constant(0.3))
+    return pb.bayesianize(network(), sigma=pb.Absolute(0.3))
 
 
 def shared() -> nn.Module:
     model = private()
-    pb.share(model, pb.Rate(trade=0.5, components=6))
+    pb.share(model, pb.Rate(lambda_=0.5, components=6))
     return model
 
 
 def latent() -> nn.Module:
     model = private()
     make_latent(model, 6)
-    Assignment(model, pb.Rate(trade=0.5, components=6)).renew()
+    Assignment(model, pb.Rate(lambda_=0.5, components=6)).renew()
     return model
 
 
@@ -85,11 +85,11 @@ every_kind = pytest.mark.parametrize("build", [private, shared, latent])
 @every_kind
 def test_means_and_variances_stay_and_the_shape_changes(build) -> None:
     model = build()
-    before = [tuple(t.clone() for t in site.gaussian) for site in stochastic_weights(model)]
+    before = [tuple(t.clone() for t in site.moments) for site in stochastic_weights(model)]
     assert with_noise(model, TwoPoint()) is model
     for (mu, sigma), site in zip(before, stochastic_weights(model), strict=True):
-        assert torch.equal(site.gaussian.mu, mu)
-        assert torch.equal(site.gaussian.sigma, sigma)
+        assert torch.equal(site.moments.mu, mu)
+        assert torch.equal(site.moments.sigma, sigma)
         with torch.no_grad():
             size = ((getattr(site.owner, site.name) - mu) / sigma).abs()
         torch.testing.assert_close(size, torch.ones_like(size))  # two points: every draw is one sigma away
@@ -98,7 +98,7 @@ def test_means_and_variances_stay_and_the_shape_changes(build) -> None:
 @every_kind
 def test_the_kl_changes_by_the_negentropy_of_every_weight(build) -> None:
     model = build()
-    weights = sum(site.gaussian.mu.numel() for site in stochastic_weights(model))
+    weights = sum(site.moments.mu.numel() for site in stochastic_weights(model))
     before = float(pb.kl_divergence(model).detach())
     after = float(pb.kl_divergence(with_noise(model, Laplace())).detach())
     per_weight = 0.5 * math.log(2 * math.pi * math.e) - 1 - 0.5 * math.log(2)
@@ -122,10 +122,10 @@ def test_the_file_stores_the_family_that_was_swapped_in(build, tmp_path: Path) -
 def test_every_family_is_trained_shared_saved_loaded_and_predicts(noise: Noise, tmp_path: Path) -> None:
     x = torch.randn(40, 6)
     data = [(x, x[:, :3].argmax(1))]
-    model = pb.bayesianize(network(), sigma=pb.Constant(0.05), noise=noise)
+    model = pb.bayesianize(network(), sigma=pb.Absolute(0.05), noise=noise)
     start = copy.deepcopy(model)
-    pb.fit(model, data, epochs=30, lr=4e-2, beta=0.1, num_data=40, progress=False)
-    pb.share(model, pb.Rate(trade=0.1, components=16))
+    pb.fit(model, data, epochs=30, lr=4e-2, temperature=0.1, num_data=40, progress=False)
+    pb.share(model, pb.Rate(lambda_=0.1, components=16))
     pb.save(model, tmp_path / "model.pocket", precision=pb.artifact.FLOAT32)
     again = pb.load(tmp_path / "model.pocket", network(), max_weights=ROOM)
     assert all(site.weight.noise == noise for site in stochastic_weights(again))
@@ -162,11 +162,11 @@ def test_a_plain_model_is_refused() -> None:
 def test_means_and_kl_are_those_that_the_device_makes_of_them(build: str) -> None:
     """A drifted device: all weights are scaled; the mean pass and the KL see it, as the draws do."""
     torch.manual_seed(0)
-    model = pb.bayesianize(torch.nn.Linear(6, 5).double(), prior=pb.ZeroMean(0.7), sigma=pb.Constant(0.2))
+    model = pb.bayesianize(torch.nn.Linear(6, 5).double(), prior=pb.ZeroMean(0.7), sigma=pb.Absolute(0.2))
     if build == "shared":
-        pb.share(model, pb.Rate(trade=0.5, components=4, escape_bits=8.0))
+        pb.share(model, pb.Rate(lambda_=0.5, components=4, outlier_bits=8.0))
     site = stochastic_weights(model)[0]
-    q = site.gaussian
+    q = site.moments
     device = pb.noise.Drifted(pb.noise.Gaussian(), time=1000.0, exponent=-0.05)
     mu, sigma = device.program(q.mu, q.sigma)
     assert not torch.allclose(mu, q.mu)

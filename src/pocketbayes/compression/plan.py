@@ -39,13 +39,13 @@ class Plan:
 
     temperature: float = 0.1  # of the posterior: the weight of the KL in training, and its widths squared
     prior: Scale = FanIn(1.0)
-    sensitivity_batches: int | None = 200
+    fisher_batches: int | None = 200
     posterior_epochs: int = 0  # of training on the ELBO before sharing
     epochs: int = 4  # of training that alternates with re-assignment
-    settling_epochs: int = 1  # with labels fixed
+    finetune_epochs: int = 1  # with labels fixed
     lr: float = 2e-3
     rho_lr: float = 0.0  # of the latent widths while sharing; the Laplace widths are kept by default
-    settling_lr: float = 3e-4
+    finetune_lr: float = 3e-4
     distillation: float = 0.0  # share of the teacher's answers in the targets; classes only
     calibrate: bool = False  # at the end, scale all widths by the factor that validation NLL prefers
     renew_every: int = 1  # steps between re-assignments; more is faster, and worse

@@ -11,7 +11,7 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 import pocketbayes as pb
-from pocketbayes.likelihood import Gaussian
+from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.posterior.weights import stochastic_weights
 from scenarios import prior_matters
 
@@ -21,12 +21,12 @@ def train(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     distributed.init_process_group("gloo", rank=rank, world_size=2)
     truth = prior_matters()
-    model = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Constant(0.05))
+    model = pb.bayesianize(truth.model(), prior=pb.ZeroMean(truth.prior_sigma), sigma=pb.Absolute(0.05))
     wrapped = DistributedDataParallel(model)
     mine = [(truth.x[rank::2], truth.y[rank::2])]
     options = {"lr": 0.02, "rho_lr": 0.02, "samples": 2, "anneal": 0.0, "progress": False}
-    pb.fit(wrapped, mine, epochs=700, num_data=60, likelihood=Gaussian(truth.noise), **options)
-    q = stochastic_weights(model)[0].gaussian
+    pb.fit(wrapped, mine, epochs=700, num_data=60, likelihood=Homoscedastic(truth.noise), **options)
+    q = stochastic_weights(model)[0].moments
     torch.save({"mu": q.mu.detach(), "sigma": q.sigma.detach()}, Path(folder) / f"{rank}.pt")
     distributed.destroy_process_group()
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from pocketbayes.graph import Affine, fold_norms, split_prefix, trace
-from pocketbayes.layout import channels_last
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.draws import Draw, draws_of, mix
 from pocketbayes.posterior.weights import Site, sites, stochastic_weights, unwrap
+from pocketbayes.prediction.graph import Affine, fold_norms, split_prefix, trace
+from pocketbayes.prediction.layout import channels_last
 
 VMAP_BATCH = 2  # up to this batch size one vectorised pass beats S passes (benchmarks/predict.py)
 

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.data.batches import BatchLoader
-from pocketbayes.distillation import Distilled
+from pocketbayes.data.loaders import count_examples
 from pocketbayes.errors import NonFiniteError
-from pocketbayes.likelihood import Categorical, Gaussian
-from pocketbayes.loaders import count_examples
+from pocketbayes.likelihood import Categorical, Homoscedastic
+from pocketbayes.training.distillation import Distilled
 
 
 def blobs(n: int = 96, seed: int = 0) -> TensorDataset:
@@ -213,7 +213,7 @@ def test_the_teacher_is_left_as_it_was() -> None:
 
 def test_a_bayesian_teacher_answers_at_its_means() -> None:
     plain = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    wide = pb.bayesianize(copy.deepcopy(plain), sigma=pb.Constant(3.0))
+    wide = pb.bayesianize(copy.deepcopy(plain), sigma=pb.Absolute(3.0))
     pairs = [[q for _, q in Distilled(loader(False), teacher, share=0.7)] for teacher in (plain, wide)]
     for q, from_means in zip(*pairs, strict=True):
         torch.testing.assert_close(q, from_means)
@@ -335,7 +335,11 @@ BAD = {
     ),
     "no teacher in a list": (lambda: Distilled(loader(), []), ValueError, "got an empty list"),
     "something else in a list": (lambda: Distilled(loader(), [network(), 3]), ValueError, "got int"),
-    "a regression": (lambda: through([], likelihood=Gaussian(0.1)), ValueError, "Categorical.*got Gaussian"),
+    "a regression": (
+        lambda: through([], likelihood=Homoscedastic(0.1)),
+        ValueError,
+        "Categorical.*got Homoscedastic",
+    ),
     "a function": (lambda: through([], likelihood=F.cross_entropy), ValueError, "Categorical.*got Custom"),
     "labels out of range": (
         lambda: through([(torch.ones(2, 4), torch.tensor([0, 7]))]),
@@ -362,7 +366,7 @@ def test_bad_input_gets_an_error_that_teaches(attempt, error: type[Exception], m
 
 # --- compression -------------------------------------------------------------------------------------------------
 
-PLAN = {"epochs": 2, "settling_epochs": 1, "posterior_epochs": 1, "temperature": 0.01, "components": 8}
+PLAN = {"epochs": 2, "finetune_epochs": 1, "posterior_epochs": 1, "temperature": 0.01, "components": 8}
 
 
 class Watched:
@@ -415,7 +419,9 @@ def test_compression_with_distillation_keeps_the_budget_and_trains_on_soft_targe
         [t for t in targets if not t.is_floating_point()],
         [t for t in targets if t.is_floating_point()],
     )
-    assert len(hard) == 6 and len(soft) == 6 * 4  # batches: sensitivity's; posterior, sharing and settling
+    assert (
+        len(hard) == 6 and len(soft) == 6 * 4
+    )  # batches: Fisher information; posterior, sharing, fine-tuning
     assert train.asked == 1 + 4
     x, y = blobs().tensors
     for model, teaches in (
@@ -448,7 +454,7 @@ def test_no_distillation_is_the_plan_without_it(trained: nn.Module, tmp_path: Pa
 
 
 def test_a_posterior_is_compressed_with_its_means_as_the_teacher(trained: nn.Module, tmp_path: Path) -> None:
-    posterior = pb.bayesianize(trained, sigma=pb.Constant(0.02))
+    posterior = pb.bayesianize(trained, sigma=pb.Absolute(0.02))
     plan = pb.Plan(**PLAN, distillation=0.5)
     path = tmp_path / "small.pocket"
     assert pb.compress(posterior, loader(), path=path, max_bytes=700, plan=plan, progress=False).bytes <= 700
@@ -484,7 +490,7 @@ def test_a_regression_cannot_be_distilled_and_is_left_as_it_was(tmp_path: Path) 
             [(x, x[:, :1])],
             path=tmp_path / "small.pocket",
             max_bytes=700,
-            likelihood=Gaussian(0.1),
+            likelihood=Homoscedastic(0.1),
             plan=pb.Plan(distillation=0.5),
             checkpoints=tmp_path / "checkpoints",
         )

@@ -20,17 +20,17 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
 
-from pocketbayes import randomness
-from pocketbayes.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.data.loaders import EMPTY, innermost, length
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
-from pocketbayes.files import require_writable
-from pocketbayes.history import Epoch, History, Settings
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
-from pocketbayes.loaders import EMPTY, innermost, length
 from pocketbayes.posterior.draws import mix, one_draw
 from pocketbayes.posterior.weights import StochasticWeight, kl_of, unwrap
-from pocketbayes.prediction import evaluate
-from pocketbayes.progress import bar
+from pocketbayes.prediction.predict import evaluate
+from pocketbayes.runs import randomness
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
+from pocketbayes.runs.files import require_writable
+from pocketbayes.runs.progress import bar
+from pocketbayes.training.history import Epoch, History, Settings
 
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
@@ -179,7 +179,7 @@ class Run:
                 loss = nll / settings.samples
                 if last:  # the KL has no noise: once a step is enough
                     kl = self.penalty()
-                    loss = loss + self.beta * kl / settings.num_data
+                    loss = loss + self.temperature * kl / settings.num_data
                 (loss / self._gathered).backward()
             nll_sum += nll.item()
         self.batch += 1
@@ -212,11 +212,11 @@ class Run:
         return 1.0 if total == 0 else min(1.0, (self.epoch * self.batches + self.batch) / total)
 
     @property
-    def beta(self) -> float:
-        return self.settings.beta * self.annealed
+    def temperature(self) -> float:
+        return self.settings.temperature * self.annealed
 
     def _end_epoch(self, seconds: float) -> None:
-        annealed, beta = self.annealed >= 1.0, self.beta
+        annealed, temperature = self.annealed >= 1.0, self.temperature
         scores: dict[str, float] = {}
         if self.validation is not None:
             with randomness.forked():
@@ -232,7 +232,7 @@ class Run:
         mean_nll = sum(self.epoch_nll) / len(self.epoch_nll)
         with torch.no_grad():
             kl = self.penalty().item()
-        self.history.epochs.append(Epoch(self.epoch, mean_nll, kl, beta, dict(scores), seconds))
+        self.history.epochs.append(Epoch(self.epoch, mean_nll, kl, temperature, dict(scores), seconds))
         self.epoch, self.batch, self.epoch_nll = self.epoch + 1, 0, []
 
     def _judge(self, nll: float) -> None:

@@ -15,7 +15,7 @@ from pocketbayes.posterior.weights import kl_of
 class Nelbo(NamedTuple):
     """The negative ELBO per training example, and its two parts."""
 
-    loss: Tensor  # nll + beta kl / num_data
+    loss: Tensor  # nll + temperature kl / num_data
     nll: Tensor  # mean over the batch and the draws, nats
     kl: Tensor  # of all weights, nats, not scaled
 
@@ -31,10 +31,10 @@ def nelbo(
     num_data: int,
     *,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
-    beta: float = 1.0,
+    temperature: float = 1.0,
     samples: int = 1,
 ) -> Nelbo:
-    """The loss of one batch: mean NLL + (beta / num_data) KL.  Eq. (5) of docs/method.md.
+    """The loss of one batch: mean NLL + (temperature / num_data) KL.  Eq. (5) of docs/method.md.
 
     Args:
         batch: `(x, ..., y)`, or a dict with labels.
@@ -48,4 +48,4 @@ def nelbo(
     outputs = (model(*parts.args, **parts.kwargs) for _ in range(samples))
     nll = torch.stack([likelihood.nll(output, parts.target).mean() for output in outputs]).mean()
     kl = kl_of(model)
-    return Nelbo(nll + (beta / num_data) * kl, nll, kl)
+    return Nelbo(nll + (temperature / num_data) * kl, nll, kl)

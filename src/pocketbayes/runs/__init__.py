@@ -1,0 +1,1 @@
+"""What makes long work durable: atomic files, checkpoints, progress and seeded randomness."""

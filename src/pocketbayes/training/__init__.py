@@ -1,0 +1,1 @@
+"""A posterior found from data: the objective, the loop, and `fit`."""
