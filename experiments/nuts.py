@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbayes.structure import Fixed
+from pocketbayes.structure import FixedPart
 
 Array = NDArray[np.float64]
 Draws = dict[str, Array]  # a tensor's name -> [chains, draws, *shape]
@@ -59,7 +59,7 @@ def shapes_of(widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def unpack(theta: Any, widths: Sequence[int], fixed: Mapping[str, Fixed]) -> dict[str, Any]:
+def unpack(theta: Any, widths: Sequence[int], fixed: Mapping[str, FixedPart]) -> dict[str, Any]:
     """All tensors from the vector of free entries, in order; with numpy or jax, in batches if theta has them."""
     import jax.numpy as jnp
 
@@ -100,7 +100,7 @@ def nuts_mlp(
     draws: int = 1000,
     chains: int = 4,
     seed: int = 0,
-    fixed: Mapping[str, Fixed] | None = None,
+    fixed: Mapping[str, FixedPart] | None = None,
     max_tree_depth: int = 10,
 ) -> Reference:
     """Draws from p(w | x, y) and their predictions at the points `at`, in float64.
@@ -132,7 +132,7 @@ def _sample(
     y: Array,
     noise: float,
     prior_sigma: float,
-    fixed: Mapping[str, Fixed],
+    fixed: Mapping[str, FixedPart],
     warmup: int,
     draws: int,
     chains: int,
@@ -178,7 +178,7 @@ def convergence(outputs: Array, divergences: int = 0) -> Convergence:
     )
 
 
-def check_data(widths: Sequence[int], x: Array, y: Array, at: Array, fixed: Mapping[str, Fixed]) -> None:
+def check_data(widths: Sequence[int], x: Array, y: Array, at: Array, fixed: Mapping[str, FixedPart]) -> None:
     """Shapes must fit the widths, and fixed tensors must be the network's."""
     if len(widths) < 2 or min(widths) < 1:
         raise ValueError(f"widths: two or more positive numbers are needed, got {list(widths)}.")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pocketbayes.noise import Gaussian, Noise, kl_divergence, predictive_distances
+from pocketbayes.noise import Gaussian, Noise, kl_to_prior, predictive_distances
 from pocketbayes.posterior.gaussian import rho_from_sigma
 
 SIGMA = 0.1
@@ -75,7 +75,7 @@ def train(
         ]
         f = forward(list(zip(drawn[::2], drawn[1::2], strict=True)), data.x)  # [R, S, N, 1]
         nll = ((f - data.y).square().sum((2, 3)) / (2 * SIGMA**2)).mean(1)  # [R]
-        kl = sum(kl_divergence(Gaussian(), mu, sigma).sum() for mu, sigma in zip(mus, sigmas, strict=True))
+        kl = sum(kl_to_prior(Gaussian(), mu, sigma).sum() for mu, sigma in zip(mus, sigmas, strict=True))
         (nll.sum() + kl).backward()
         optimizer.step()
         schedule.step()

@@ -16,7 +16,7 @@ from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.structure import (
     MAP,
     Constant,
-    Fixed,
+    FixedPart,
     Heavy,
     Light,
     Random,
@@ -55,12 +55,12 @@ class Choice(NamedTuple):
     rows: bool = False  # whole rows are zero
     ordered: bool = False  # the biases of every hidden layer are ordered
 
-    def fixed(self, widths: Sequence[int]) -> dict[str, Fixed]:
+    def fixed(self, widths: Sequence[int]) -> dict[str, FixedPart]:
         """What is fixed in `nets.mlp(widths)`, by name."""
         weights = weights_of(widths)
         if self.rows:
             masks = {weight.name: last_rows(weight, layer) for layer, weight in enumerate(weights)}
-            return {name: Fixed({}, mask, np.zeros(mask.shape)) for name, mask in masks.items()}
+            return {name: FixedPart({}, mask, np.zeros(mask.shape)) for name, mask in masks.items()}
         return {} if self.scheme is None else fix_weights(weights, self.scheme, self.values)
 
     def count(self, widths: Sequence[int]) -> int:

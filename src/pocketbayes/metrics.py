@@ -164,37 +164,37 @@ def aurc(probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> flo
 
 
 # ------------------------------------------------------------------- out of distribution: the positive class
-# A score is larger the more foreign an input looks (entropy, epistemic uncertainty, minus the confidence).
+# A score is larger the more an input looks OOD (entropy, epistemic uncertainty, minus the confidence).
 # Out of distribution is the positive class.  Papers that take in-distribution as positive swap and negate:
 # fpr_at_tpr(-scores_out, -scores_in).
 
 
 def auroc(scores_in: Tensor, scores_out: Tensor) -> float:
-    """Area under the ROC curve: P(a foreign input scores higher than a familiar one), ties counted half."""
-    familiar, foreign = _sorted_scores(scores_in, scores_out)
-    below = torch.searchsorted(familiar, foreign) + torch.searchsorted(familiar, foreign, right=True)
-    return below.double().mean().item() / (2 * len(familiar))
+    """Area under the ROC curve: P(an OOD input scores higher than one that is not), ties counted half."""
+    known, ood = _sorted_scores(scores_in, scores_out)
+    below = torch.searchsorted(known, ood) + torch.searchsorted(known, ood, right=True)
+    return below.double().mean().item() / (2 * len(known))
 
 
 def aupr(scores_in: Tensor, scores_out: Tensor) -> float:
     """Average precision with out-of-distribution as the positive class: sum_t (R_t - R_{t-1}) P_t.
 
-    Every foreign input adds 1/n to the recall, so this is the mean of the precision at their own scores.
+    Every OOD input adds 1/n to the recall, so this is the mean of the precision at their own scores.
     """
-    familiar, foreign = _sorted_scores(scores_in, scores_out)
-    true_positives = len(foreign) - torch.searchsorted(foreign, foreign)
-    false_positives = len(familiar) - torch.searchsorted(familiar, foreign)
+    known, ood = _sorted_scores(scores_in, scores_out)
+    true_positives = len(ood) - torch.searchsorted(ood, ood)
+    false_positives = len(known) - torch.searchsorted(known, ood)
     return (true_positives / (true_positives + false_positives).double()).mean().item()
 
 
 def fpr_at_tpr(scores_in: Tensor, scores_out: Tensor, tpr: float = 0.95) -> float:
-    """Share of familiar inputs above the highest threshold that flags at least `tpr` of the foreign ones."""
+    """Fraction of inputs that are not OOD above the highest threshold that flags at least `tpr` of those that are."""
     if not 0.0 < tpr <= 1.0:
         raise ValueError(f"fpr_at_tpr: tpr must be in (0, 1], got {tpr}. Use 0.95 for 95 %.")
-    familiar, foreign = _sorted_scores(scores_in, scores_out)
-    caught = math.ceil(tpr * len(foreign) - 1e-9)  # the slack keeps 0.55 * 100 at 55
-    threshold = foreign[-max(caught, 1)]
-    return (familiar >= threshold).double().mean().item()
+    known, ood = _sorted_scores(scores_in, scores_out)
+    caught = math.ceil(tpr * len(ood) - 1e-9)  # the slack keeps 0.55 * 100 at 55
+    threshold = ood[-max(caught, 1)]
+    return (known >= threshold).double().mean().item()
 
 
 # ---------------------------------------------------------------------------------------------- regression
@@ -307,12 +307,12 @@ def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sorted_scores(scores_in: Tensor, scores_out: Tensor) -> tuple[Tensor, Tensor]:
-    familiar, foreign = _finite("scores_in", scores_in), _finite("scores_out", scores_out)
-    if familiar.ndim != 1 or foreign.ndim != 1:
+    known, ood = _finite("scores_in", scores_in), _finite("scores_out", scores_out)
+    if known.ndim != 1 or ood.ndim != 1:
         raise ValueError(
-            f"scores must be [N] and [M], got shapes {tuple(familiar.shape)} and {tuple(foreign.shape)}."
+            f"scores must be [N] and [M], got shapes {tuple(known.shape)} and {tuple(ood.shape)}."
         )
-    return familiar.sort().values, foreign.to(familiar.device).sort().values
+    return known.sort().values, ood.to(known.device).sort().values
 
 
 def _same_shape(mean: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from pocketbayes.compression.plan import Plan
-    from pocketbayes.posterior.priors import InitialSigma, Prior, Scale
+    from pocketbayes.posterior.priors import GaussianPrior, InitialSigma, Scale
 
 BUDGETS = ("max_bytes", "max_accuracy_drop", "max_nll_rise")
 
@@ -31,7 +31,7 @@ def scale_from(text: str, option: str = "--prior") -> Scale:
     return FanIn(value) if name == "fan-in" else value
 
 
-def prior_from(text: str) -> Prior:
+def prior_from(text: str) -> GaussianPrior:
     """A scale, for a prior around zero; `pretrained:SCALE`, for one around the given weights."""
     from pocketbayes.posterior.priors import Pretrained, ZeroMean
 

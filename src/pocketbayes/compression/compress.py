@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from pocketbayes.artifact import Encoded, Precision, encode
-from pocketbayes.artifact.store import Saved, save, to_pocket
+from pocketbayes.artifact.store import Saved, save
+from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.plan import Budget, Plan
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
@@ -29,6 +30,7 @@ from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.laplace import fisher_information, laplace_sigma
 from pocketbayes.posterior.priors import ZeroMean
+from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.calibrate import calibrate
 from pocketbayes.prediction.predict import evaluate
@@ -36,7 +38,7 @@ from pocketbayes.runs.checkpoint import claim, fingerprint, load_checkpoint, sav
 from pocketbayes.runs.files import require_writable
 from pocketbayes.sharing.latent import make_latent
 from pocketbayes.sharing.rate import Rate
-from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_mean_field, share
+from pocketbayes.sharing.share import SharingReport, report_of, require_mean_field, share
 from pocketbayes.training.distillation import Distilled, several
 from pocketbayes.training.fit import fit
 from pocketbayes.training.history import History

@@ -52,7 +52,7 @@ class Steering:
     def __call__(self, done: float) -> None:
         self.steps += 1
         if self.steps % self.renew_every == 0:
-            self.assignment.renew(share=min(1.0, done / max(self.anneal, 1e-9)))
+            self.assignment.renew(fraction=min(1.0, done / max(self.anneal, 1e-9)))
 
     def state_dict(self) -> dict[str, Any]:
         book, rate = self.assignment.codebook, self.assignment.rate

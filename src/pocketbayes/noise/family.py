@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pocketbayes.noise.quadrature import Rule, core_edges, panel_rule
+from pocketbayes.noise.quadrature import QuadratureRule, core_edges, panel_rule
 from pocketbayes.noise.sampling import InverseTable, graph_constant, inverse_table, sample_inverse
 
 GAUSSIAN_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # nats
@@ -154,7 +154,7 @@ class Law(Noise):
         return GAUSSIAN_ENTROPY - self.entropy()
 
     @cached_property
-    def rule(self) -> Rule:
+    def rule(self) -> QuadratureRule:
         """Nodes and weights for E g(z), composite Gauss-Legendre on the panels between `edges`."""
         return panel_rule(self)
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
-from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
+from pocketbayes.posterior.convert import reason_to_skip
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.priors import FanIn, Scale, scale_of
+from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import sites
 from pocketbayes.runs import randomness
 from pocketbayes.runs.progress import track

@@ -37,7 +37,7 @@ def scale_of(scale: Scale, weight: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Prior(ABC):
+class GaussianPrior(ABC):
     """Independent Gaussians N(m, s^2) over the weights of a tensor; s may depend on the layer."""
 
     sigma: Scale = FanIn(1.0)
@@ -52,7 +52,7 @@ class Prior(ABC):
 
 
 @dataclass(frozen=True)
-class ZeroMean(Prior):
+class ZeroMean(GaussianPrior):
     """N(0, s^2).  `ZeroMean(0.1)` is the sharing paper's choice for training from scratch."""
 
     def mean(self, weight: Tensor) -> Tensor | None:
@@ -60,21 +60,11 @@ class ZeroMean(Prior):
 
 
 @dataclass(frozen=True)
-class Pretrained(Prior):
+class Pretrained(GaussianPrior):
     """N(w0, s^2) with w0 the weights at conversion: stay near a trained network (MOPED)."""
 
     def mean(self, weight: Tensor) -> Tensor | None:
         return weight.detach().clone()
-
-
-@dataclass(frozen=True, eq=False)
-class FixedPrior(Prior):
-    """N(m, s^2) with means given as a tensor, or zero."""
-
-    at: Tensor | None = None
-
-    def mean(self, weight: Tensor) -> Tensor | None:
-        return None if self.at is None else self.at.to(weight)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, require_bayesian
 from pocketbayes.prediction.predict import evaluate
 from pocketbayes.runs.progress import bar
-from pocketbayes.sharing.shared import Codebook
+from pocketbayes.sharing.shared import TrainableCodebook
 
 WIDEST = 4.0  # factors from 1/4 to 4 are tried
 TRIES = 12
@@ -76,5 +76,5 @@ def calibrate(
 def _rhos(model: nn.Module) -> Iterator[nn.Parameter]:
     """The parameters that hold widths, each once."""
     for module in model.modules():
-        if isinstance(module, (Codebook, StochasticWeight)) and isinstance(module.rho, nn.Parameter):
+        if isinstance(module, (TrainableCodebook, StochasticWeight)) and isinstance(module.rho, nn.Parameter):
             yield module.rho

@@ -42,7 +42,7 @@ def plane(model: nn.Module, seed: int) -> Plane:
         outliers.append((site.original.reshape(-1), sigma_from_rho(weight.rho)))
         at = weight.blend_position.long()
         blends.append((mu[at], sigma[at]))
-        book = weight.codebook
+        book = weight.codebook.values()
         components = Cloud(_array(book.mu), _array(book.sigma), book.components)
         count = _array(weight.derived.members)
         members = count if members is None else members + count

@@ -1,8 +1,8 @@
 """Sharing (mu, sigma) between weights: a mixture over the plane with merging and blending, or rate and distortion."""
 
-from pocketbayes.sharing.blend import Blend, Law, blend_weights, blended_law, mahalanobis, scalar_law
+from pocketbayes.sharing.blend import Blend, blend_weights, blended_moments, component_moments, mahalanobis
 from pocketbayes.sharing.evidence import Evidence, coarsen, gather_evidence
-from pocketbayes.sharing.histogram import Atoms, Histogram, make_grid, make_histogram
+from pocketbayes.sharing.histogram import Atoms, WeightHistogram, make_grid, make_histogram
 from pocketbayes.sharing.merge import (
     AbsoluteDistance,
     Barycentre,
@@ -47,7 +47,7 @@ from pocketbayes.sharing.rate import (
 
 __all__ = [
     "Atoms",
-    "Histogram",
+    "WeightHistogram",
     "make_grid",
     "make_histogram",
     "AbsoluteMean",
@@ -75,11 +75,10 @@ __all__ = [
     "merge_components",
     "wasserstein2",
     "Blend",
-    "Law",
     "blend_weights",
-    "blended_law",
+    "blended_moments",
     "mahalanobis",
-    "scalar_law",
+    "component_moments",
     "Codebook",
     "CodebookFit",
     "Evidence",

@@ -13,8 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.posterior.convert import swap
-from pocketbayes.posterior.gaussian import Moments, rho_from_sigma, sigma_from_rho
+from pocketbayes.moments import Codebook, Moments
+from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.surgery import swap
 from pocketbayes.posterior.weights import StochasticWeight, common, stochastic_weights
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.mixture import label_dtype
@@ -40,10 +41,10 @@ class LatentWeight(StochasticWeight):
         self.register_buffer("shared_mu", sigma.new_zeros(components + 1))
         self.register_buffer("shared_sigma", sigma.new_ones(components + 1))
 
-    def latent(self, original: Tensor) -> Moments:
+    def latent(self, original: Tensor) -> Moments[Tensor]:
         return Moments(original, sigma_from_rho(self.rho))
 
-    def moments(self, original: Tensor) -> Moments:
+    def moments(self, original: Tensor) -> Moments[Tensor]:
         """The shared values, with the gradient of the latent ones."""
         mu, sigma = original, sigma_from_rho(self.rho)
         label = self.labels.int().reshape(-1)
@@ -58,10 +59,11 @@ class LatentWeight(StochasticWeight):
 
 def make_latent(model: nn.Module, components: int) -> None:
     """Every mean-field weight becomes a latent one, in place; until labelled, all are outliers and nothing changes."""
-    new: dict[int, StochasticWeight] = {}
+    new: dict[int, tuple[StochasticWeight, Tensor]] = {}
     for site in require_mean_field(model):
-        sigma = site.moments.sigma.detach()
-        new[id(site.weight)] = LatentWeight(sigma=sigma, components=components, **common(site.weight))
+        mu, sigma = site.moments
+        latent = LatentWeight(sigma=sigma.detach(), components=components, **common(site.weight))
+        new[id(site.weight)] = latent, mu
     swap(model, new)
 
 
@@ -89,19 +91,19 @@ class Assignment:
         self.rate, self.codebook = replace(self.rate, lambda_=lambda_), fit.codebook
 
     @torch.no_grad()
-    def renew(self, *, share: float = 1.0) -> RateSharing:
+    def renew(self, *, fraction: float = 1.0) -> RateSharing:
         """New labels for the weights as they are now, and the codebook that belongs to them: one step of Lloyd's.
 
-        `share` of lambda is for annealing.  The first time, the codebook is fitted to convergence.
+        A `fraction` of lambda is for annealing.  The first time, the codebook is fitted to convergence.
         """
         mu, sigma = self.latents()
-        rate = replace(self.rate, lambda_=self.rate.lambda_ * share)
+        rate = replace(self.rate, lambda_=self.rate.lambda_ * fraction)
         if self.codebook is None:
             self.codebook = fit_codebook(gather_evidence(mu, sigma), rate).codebook
         sizes = torch.tensor([m.numel() for m in mu], dtype=torch.float64)
         result = label_weights(reopened(self.codebook, sizes), mu, sigma, rate)
         self.codebook = result.fit.codebook
-        if self.max_bits is not None and share == 1.0:
+        if self.max_bits is not None and fraction == 1.0:
             bits = result.fit.bits(rate.outlier_bits or 0.0)
             # Bits fall about as the logarithm of lambda; small steps, since a renewal follows every training step.
             step = min(1.02, max(1 / 1.02, bits / self.max_bits))
@@ -123,4 +125,4 @@ def freeze(model: nn.Module, result: RateSharing) -> None:
     """The end of alternation: latent weights become shared ones with these labels, in place."""
     book = result.fit.codebook
     found = [s for s in stochastic_weights(model) if isinstance(s.weight, LatentWeight)]
-    install(model, found, book.mu, book.sigma, result.labels, [None] * len(found))
+    install(model, found, Codebook(book.mu, book.sigma), result.labels, [None] * len(found))

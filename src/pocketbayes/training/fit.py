@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood
-from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip, to_deterministic
+from pocketbayes.posterior.convert import reason_to_skip, to_deterministic
 from pocketbayes.posterior.draws import mean_weights
-from pocketbayes.posterior.priors import Prior, scale_of
+from pocketbayes.posterior.priors import GaussianPrior, scale_of
+from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import require_bayesian, stochastic_weights
 from pocketbayes.runs import randomness
 from pocketbayes.training.history import Epoch, History, Settings
@@ -95,7 +96,7 @@ def fit_map(
     loader: Iterable[Any],
     *,
     epochs: int,
-    prior: Prior | None = None,
+    prior: GaussianPrior | None = None,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     num_data: int | None = None,
     lr: float = 1e-3,
@@ -141,7 +142,7 @@ def fit_map(
         return run.go(checkpoint_seconds, progress, on_epoch)
 
 
-def negative_log_prior(model: nn.Module, prior: Prior | None) -> Callable[[], Tensor]:
+def negative_log_prior(model: nn.Module, prior: GaussianPrior | None) -> Callable[[], Tensor]:
     """A function that returns -ln p(w) up to a constant, in nats: sum of (w - m)^2 / (2 s^2) over the weights."""
     bayesian = stochastic_weights(model)
     if bayesian and prior is not None:

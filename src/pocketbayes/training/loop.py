@@ -24,7 +24,7 @@ from pocketbayes.data.loaders import EMPTY, innermost, length
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.draws import mix, one_draw
-from pocketbayes.posterior.weights import StochasticWeight, kl_of, unwrap
+from pocketbayes.posterior.weights import StochasticWeight, kl_divergence, unwrap
 from pocketbayes.prediction.predict import evaluate
 from pocketbayes.runs import randomness
 from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -91,7 +91,7 @@ class Run:
         self.draw: Callable[[int], AbstractContextManager[None]] = partial(
             one_draw, unwrap(model)
         )  # of a seed
-        self.penalty: Callable[[], Tensor] = partial(kl_of, model)
+        self.penalty: Callable[[], Tensor] = partial(kl_divergence, model)
         self.judged: Callable[[], nn.Module] = lambda: model  # what validation data see
 
     def _cosine(self) -> LRScheduler:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
-from pocketbayes.posterior.weights import kl_of
+from pocketbayes.posterior.weights import kl_divergence
 
 
 class Nelbo(NamedTuple):
@@ -18,11 +18,6 @@ class Nelbo(NamedTuple):
     loss: Tensor  # nll + temperature kl / num_data
     nll: Tensor  # mean over the batch and the draws, nats
     kl: Tensor  # of all weights, nats, not scaled
-
-
-def kl_divergence(model: nn.Module) -> Tensor:
-    """KL(q || p) in nats, summed over all stochastic weights.  Eq. (4) of docs/method.md."""
-    return kl_of(model)
 
 
 def nelbo(
@@ -47,5 +42,5 @@ def nelbo(
     parts = unpack(batch)
     outputs = (model(*parts.args, **parts.kwargs) for _ in range(samples))
     nll = torch.stack([likelihood.nll(output, parts.target).mean() for output in outputs]).mean()
-    kl = kl_of(model)
+    kl = kl_divergence(model)
     return Nelbo(nll + (temperature / num_data) * kl, nll, kl)
