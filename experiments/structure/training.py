@@ -2,7 +2,8 @@
 
 `bayesianize` and `break_symmetry` make the posterior, `pb.kl_divergence` is its KL and `pb.predict` its answer.  Everything
 free has the prior N(0, 1), biases too; the observation noise is given.  `pb.fit` takes the draws of a step one after the
-other; here they are one vmapped pass, in half the time.
+other; here they are one vmapped pass, in half the time.  On a quiet machine that is 3 times what a kernel made for these
+networks took, and 6 to 7 times where other jobs use the caches too.
 """
 
 from __future__ import annotations
