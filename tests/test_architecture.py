@@ -9,6 +9,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parent.parent / "src" / "pocketbayes"
 STAGES = (  # in the order of docs/architecture.md
     "errors",
+    "moments",
     "runs",
     "noise",
     "likelihood",

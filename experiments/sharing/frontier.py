@@ -368,7 +368,7 @@ def stages_paragraph(runs: dict[str, Any]) -> str:
     run = runs["best-0"]
     told = "; ".join(f"{stage} {in_words(found)}" for stage, found in run["validation"].items())
     factor = f" ({run['calibration']})" if run["calibration"] else ""
-    words = f"{told}{factor}".replace("widths", "sigma")
+    words = f"{told}{factor}"
     return f"Validation images, best row, seed 0, accuracy / NLL / ECE after each stage: {words}."
 
 
@@ -388,7 +388,7 @@ def tried_table(name: str, part: dict[str, Any]) -> str:
                 f"{plan['epochs']} + {plan['finetune_epochs']}",
                 f"{plan['lr']:g}",
                 "trained" if plan["rho_lr"] else "Laplace",
-                run["calibration"].removeprefix("widths "),
+                run["calibration"].removeprefix("sigmas "),
                 f"{plan['distillation']:.0%}",
                 run["seed"],
                 f"{run['bytes']:,}",

@@ -269,7 +269,7 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     assert all(run["bytes"] <= run["max_bytes"] for run in runs.values())
     untested = [key for key, run in runs.items() if run["test"] is None]
     assert untested == ["self-taught", "labels-alone"]
-    assert "widths times" in runs["best-1"]["calibration"]
+    assert "sigmas times" in runs["best-1"]["calibration"]
     chosen = min(("best-0", "best-1"), key=lambda key: runs[key]["validation"]["calibration"]["nll"])
     published = (tiny / "models" / "resnet20-mnist.pocket").read_bytes()
     assert published == (tiny / "work" / "frontier-mnist" / f"{chosen}.pocket").read_bytes()

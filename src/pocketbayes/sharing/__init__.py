@@ -3,6 +3,7 @@
 from pocketbayes.sharing.blend import Blend, blend_weights, blended_moments, component_moments, mahalanobis
 from pocketbayes.sharing.evidence import Evidence, coarsen, gather_evidence
 from pocketbayes.sharing.histogram import Atoms, WeightHistogram, make_grid, make_histogram
+from pocketbayes.sharing.labels import RateSharing, label_weights, share_by_rate
 from pocketbayes.sharing.merge import (
     AbsoluteDistance,
     Barycentre,
@@ -33,17 +34,7 @@ from pocketbayes.sharing.outliers import (
     by_mean,
     cluster_sizes,
 )
-from pocketbayes.sharing.rate import (
-    Codebook,
-    CodebookFit,
-    Rate,
-    RateSharing,
-    fit_bits,
-    fit_codebook,
-    label_weights,
-    share_by_rate,
-    sweep,
-)
+from pocketbayes.sharing.rate import CodebookFit, Rate, RateCode, fit_bits, fit_codebook, sweep
 
 __all__ = [
     "Atoms",
@@ -79,10 +70,10 @@ __all__ = [
     "blended_moments",
     "mahalanobis",
     "component_moments",
-    "Codebook",
     "CodebookFit",
     "Evidence",
     "Rate",
+    "RateCode",
     "RateSharing",
     "coarsen",
     "fit_bits",
