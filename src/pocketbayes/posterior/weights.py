@@ -172,7 +172,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
         >>> import torch, pocketbayes as pb
         >>> model = pb.bayesianize(torch.nn.Linear(2, 1, bias=False), prior=pb.ZeroMean(0.5), sigma=pb.Absolute(0.5))
         >>> _ = model.load_state_dict({"weight": torch.tensor([[0.5, 0.0]])}, strict=False)
-        >>> f"{float(pb.kl_divergence(model)):.3f}"  # equal sigmas: the squared shift over twice the variance
+        >>> f"{pb.kl_divergence(model).item():.3f}"  # equal sigmas: the squared shift over twice the variance
         '0.500'
     """
     terms = [site.weight.kl(site.original) for site in require_bayesian(model)]

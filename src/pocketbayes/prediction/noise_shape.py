@@ -1,4 +1,4 @@
-"""`shape_sensitivity`: does a posterior mind the shape of its noise?  Device families against Gaussian noise.
+"""`shape_sensitivity`: is a posterior sensitive to the shape of its noise?  Device families against Gaussian noise.
 
 Means and variances of the weights stay; only the law of z changes.  Every comparison is between independent draws, so
 that Gaussian against Gaussian, the floor, shows what the draws alone do.
@@ -106,9 +106,9 @@ class ShapeReport:
         nll = row.changes["nll"]
         seen = "can be told apart" if row.excess.low > 0 else "cannot be told apart"
         if nll.largest <= self.tolerance:
-            said = f"the network does not mind: NLL changes by at most {nll.largest:.4f} nats"
+            said = f"the network is not sensitive to it: NLL changes by at most {nll.largest:.4f} nats"
         elif nll.low > self.tolerance:
-            said = f"the network minds: NLL rises by {nll.mean:.4f} ± {nll.half:.4f} nats"
+            said = f"the network is sensitive to it: NLL rises by {nll.mean:.4f} ± {nll.half:.4f} nats"
         elif nll.mean + nll.half < -self.tolerance:
             said = f"the network is better for it: NLL falls by {-nll.mean:.4f} ± {nll.half:.4f} nats"
         else:
@@ -204,16 +204,35 @@ def shape_sensitivity(
     tolerance: float = 0.01,
     progress: bool = False,
 ) -> ShapeReport:
-    """Predictions of the posterior under each noise family, against those under Gaussian noise.
+    """Whether a network is sensitive to the shape of its weights' noise: its predictions under each noise family,
+    against those under Gaussian noise.
 
-    In every repeat each family, and once more the Gaussian (the floor), is compared with fresh draws under Gaussian
-    noise: energy distance between the predictive samples, mean over the inputs and divided by their mean sigma, and the
-    differences of accuracy, NLL and ECE, or of RMSE and NLL.  The intervals are over the repeats: they hold for these
-    inputs.  The model is as before afterwards.
+    Means and variances of the weights stay.  In every repeat each family, and once more the Gaussian (the floor), is
+    compared with fresh draws under Gaussian noise: energy distance between the predictive samples, mean over the
+    inputs and divided by their mean sigma, and the differences of accuracy, NLL and ECE, or of RMSE and NLL.  The
+    intervals are over the repeats: they hold for these inputs.  The model is as before afterwards.
 
     Args:
+        model: a network that `bayesianize` converted.
+        loader: batches `(x, ..., y)`, or dicts with labels, to judge on.
         families: by name, or a sequence; two-point, bimodal, uniform, Laplace, Student-t and skew-normal by default.
-        tolerance: the change of NLL in nats up to which the verdict is that the network does not mind.
+        samples: draws of the weights in each comparison.
+        repeats: comparisons of each family, with draws of their own.
+        seed: of the draws.
+        likelihood: `Categorical()` by default.
+        tolerance: the change of NLL in nats up to which the verdict is that the network is not sensitive.
+        progress: show a bar on a terminal.
+
+    Returns:
+        A report with a row for each family; print it for the table and the verdicts.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> model = pb.bayesianize(torch.nn.Linear(4, 3))
+        >>> batches = [(torch.randn(20, 4), torch.randint(3, (20,)))]
+        >>> report = pb.shape_sensitivity(model, batches, {"signs": pb.noise.TwoPoint()}, samples=10, repeats=2)
+        >>> [row.name for row in report.rows], report.inputs
+        (['signs'], 20)
     """
     named = _named(families)
     _require_counts(samples, repeats, tolerance)
