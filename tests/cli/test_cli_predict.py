@@ -21,9 +21,10 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_
 from cli_runs import complaint, result, run
 from pocketbayes import artifact, data
 from pocketbayes.cli.inputs import arranged
-from pocketbayes.cli.scores import choose_threshold, regression_scores, selective
 from pocketbayes.data import Scaling
-from pocketbayes.prediction.predict import Predictive, Regression
+from pocketbayes.prediction.answer import Predictive, Regression
+from pocketbayes.prediction.score import regression_scores
+from pocketbayes.prediction.threshold import choose_threshold, selective
 
 DOCS = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 

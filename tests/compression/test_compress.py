@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
 from pocketbayes import nets
-from pocketbayes.compression.compress import CompressionReport
+from pocketbayes.compression.stages import CompressionReport
 from pocketbayes.compression.steering import Steering
 from pocketbayes.training import loop
 
@@ -145,9 +145,9 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
 
     With distillation too, whose teacher is the network that the second call is given, not the half-trained one.
     """
-    steps, take = 0, loop.Run._step
+    steps, take = 0, loop.TrainingRun.step
 
-    def until(self: loop.Run) -> None:
+    def until(self: loop.TrainingRun) -> None:
         nonlocal steps
         steps += 1
         if steps == moment:
@@ -160,7 +160,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     options = {"max_bytes": 1600, "plan": plan, "checkpoints": tmp_path / "checkpoints"}
     resumed = copy.deepcopy(trained)
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_step", until)
+        patch.setattr(loop.TrainingRun, "step", until)
         with pytest.raises(Killed):
             run(resumed, tmp_path, **options)
     assert str(resumed) == str(trained) and not resumed._forward_pre_hooks  # left as it came
@@ -177,12 +177,12 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
 def test_checkpoints_of_another_run_are_refused(
     trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(self: loop.Run) -> None:
+    def stop(self: loop.TrainingRun) -> None:
         raise Killed
 
     options = {"max_bytes": 1600, "checkpoints": tmp_path / "checkpoints"}
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_step", stop)
+        patch.setattr(loop.TrainingRun, "step", stop)
         for _ in range(2):  # the second goes on where the first was
             with pytest.raises(Killed):
                 run(copy.deepcopy(trained), tmp_path, **options)

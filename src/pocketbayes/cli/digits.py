@@ -7,7 +7,6 @@ images, the compressed one as it is read back from its file.
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from pocketbayes import metrics, nets
 from pocketbayes.artifact import store
@@ -26,11 +24,10 @@ from pocketbayes.compression.compress import compress
 from pocketbayes.compression.plan import Plan
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.prediction.predict import Predictive, evaluate, predict
+from pocketbayes.prediction.predict import Predictive, predict
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import write_atomically
-from pocketbayes.runs.progress import track
-from pocketbayes.training.fit import fit
+from pocketbayes.training.fit import fit, fit_map
 
 BATCH = 64
 TEMPERATURE = 0.01  # validation data choose 0.003 or 0.01: experiments/digits_calibration.py
@@ -240,23 +237,16 @@ def train_deterministic(
     progress: bool = False,
 ) -> nn.Module:
     """The plain network, trained in place with AdamW and a cosine, left at its best epoch by validation NLL."""
-    loader, held_out = train.batches(BATCH, shuffle=True), validation.batches(256)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
-    best, best_nll = model.state_dict(), math.inf
-    with randomness.forked():
-        randomness.seed_all(seed)
-        for _ in track(range(epochs), "train", enabled=progress):
-            model.train()
-            for x, y in loader:
-                optimizer.zero_grad()
-                cross_entropy(model(x), y).backward()
-                optimizer.step()
-                schedule.step()
-            nll = evaluate(model, held_out).nll
-            if nll < best_nll:
-                best, best_nll = copy.deepcopy(model.state_dict()), nll
-    model.load_state_dict(best)
+    fit_map(
+        model,
+        train.batches(BATCH, shuffle=True),
+        validation=validation.batches(256),
+        epochs=epochs,
+        lr=lr,
+        optimizer=lambda groups: torch.optim.AdamW(groups, weight_decay=weight_decay),
+        seed=seed,
+        progress=progress,
+    )
     return model
 
 

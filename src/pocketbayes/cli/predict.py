@@ -75,7 +75,7 @@ def predict(
     model, card = open_model(file, net)
     card = card if threshold is None else card._replace(unsure=threshold)
     names, x = read_inputs(inputs, card)
-    answer = ask(model, x, samples=samples, seed=seed, likelihood=card.likelihood())
+    answer: Any = ask(model, x, samples=samples, seed=seed, likelihood=card.likelihood())
     rows = _values(names, answer, card) if card.classes is None else _classes(names, answer, card, top)
     if csv_file is not None:
         write_atomically(csv_file, _as_csv(rows, card).encode())

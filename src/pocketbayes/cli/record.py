@@ -15,7 +15,7 @@ import typer
 from pocketbayes import __version__
 
 if TYPE_CHECKING:
-    from pocketbayes.compression.compress import CompressionReport
+    from pocketbayes.compression.stages import CompressionReport
     from pocketbayes.training.history import History
 
 _NOT_SETTINGS = {"as_json", "debug", "config", "restart"}

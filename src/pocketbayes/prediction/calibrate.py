@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, require_bayesian
-from pocketbayes.prediction.predict import evaluate
+from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.runs.progress import bar
 from pocketbayes.sharing.shared import TrainableCodebook
 
@@ -38,7 +38,7 @@ def calibrate(
     seed: int = 0,
     progress: bool = False,
 ) -> Calibration:
-    """Multiply every sigma of a posterior, private or shared, by the one factor with the least NLL on `loader`.
+    """Multiply every sigma of a posterior, shared or not, by the one factor with the least NLL on `loader`.
 
     The model is changed in place; a file of it stays as large as it is.  Of a blended weight, the spread of its
     components' means stays.  Factors are judged with the same draws, so the NLL is a smooth function of them, and

@@ -14,10 +14,11 @@ from pocketbayes.posterior.surgery import swap
 from pocketbayes.posterior.weights import MeanFieldWeight, Site, StochasticWeight, common, require_bayesian
 from pocketbayes.sharing.blend import ELLIPSE, blend_weights, component_moments
 from pocketbayes.sharing.histogram import make_histogram
+from pocketbayes.sharing.labels import share_by_rate
 from pocketbayes.sharing.merge import AbsoluteDistance, Merge, merge_components
 from pocketbayes.sharing.mixture import assign, fit_mixture
 from pocketbayes.sharing.outliers import Outliers, before_sharing, by_cluster_size, cluster_sizes
-from pocketbayes.sharing.rate import Rate, share_by_rate
+from pocketbayes.sharing.rate import Rate
 from pocketbayes.sharing.shared import Blends, SharedWeight, TrainableCodebook
 
 
