@@ -38,7 +38,7 @@ def roundtrip(layers: list[tuple[np.ndarray, codec.LabelLayout]], levels: np.nda
 @quick
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=40).filter(any))
 def test_constriction_uses_exactly_the_integers_of_the_table(codes: list[int]) -> None:
-    table = codec.Table(codec.count_of(np.array(codes, np.uint8)), np.uint16)
+    table = codec.FrequencyTable(codec.count_of(np.array(codes, np.uint8)), np.uint16)
     assert table.frequencies.sum() == 2**24
     assert table.frequencies.min() >= 1
     if table.model is None:

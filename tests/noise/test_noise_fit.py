@@ -80,9 +80,9 @@ def test_groups_keep_mean_variance_and_the_extreme_reads() -> None:
     for count in (60, 1000, 50_000):
         z = RNG(0).standard_t(3, size=count)
         groups = group(z)
-        assert groups.share.sum() == pytest.approx(1)
-        assert groups.share @ groups.z == pytest.approx(z.mean(), abs=1e-12)
-        assert groups.share @ (groups.z**2 + groups.var) == pytest.approx(np.mean(z**2))
+        assert groups.fraction.sum() == pytest.approx(1)
+        assert groups.fraction @ groups.z == pytest.approx(z.mean(), abs=1e-12)
+        assert groups.fraction @ (groups.z**2 + groups.var) == pytest.approx(np.mean(z**2))
         assert (groups.z[0], groups.z[-1]) == (z.min(), z.max())
         assert groups.z.size <= 1300
 

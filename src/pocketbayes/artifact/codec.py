@@ -86,7 +86,7 @@ def code_of(count: Array) -> NDArray[np.uint8]:
     )
 
 
-class Table:
+class FrequencyTable:
     """Symbols with a count, their exact frequencies, and the model constriction builds from them."""
 
     def __init__(self, counts: NDArray[np.int64], dtype: Any) -> None:
@@ -116,7 +116,7 @@ class Decoder:
     def __init__(self, coded: Coded, levels: NDArray[np.int16]) -> None:
         self.dtype = np.min_scalar_type(len(levels) - 1)  # uint8 or uint16
         self.levels = levels
-        self.tables = [Table(counts, self.dtype) for counts in count_of(coded.tables)]
+        self.tables = [FrequencyTable(counts, self.dtype) for counts in count_of(coded.tables)]
         try:
             self.coder = constriction.stream.stack.AnsCoder(np.ascontiguousarray(coded.words, np.uint32))
         except ValueError as error:
@@ -206,7 +206,7 @@ def _write(
     levels: NDArray[np.int16],
 ) -> NDArray[np.uint32]:
     """The stream is a stack: what is decoded first is pushed last."""
-    tables = [Table(counts, np.uint16) for counts in count_of(codes)]
+    tables = [FrequencyTable(counts, np.uint16) for counts in count_of(codes)]
     ranks = [np.cumsum(row > 0, dtype=np.int32) - 1 for row in codes]
     coder = constriction.stream.stack.AnsCoder()
     for (labels, layer), grouping in reversed(list(zip(layers, groupings, strict=True))):

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact.dense import fixed_mask, fixed_signs, fixed_values
 from pocketbayes.artifact.numbers import Array
-from pocketbayes.artifact.pocket import MeanField, Plain, Pocket, Shared, Stochastic, Tied, free_of, resolve
+from pocketbayes.artifact.pocket import (
+    MeanField,
+    Plain,
+    Pocket,
+    Shared,
+    Stochastic,
+    Tied,
+    free_shape,
+    resolve,
+)
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
 from pocketbayes.noise import Gaussian, Noise
@@ -25,7 +34,6 @@ from pocketbayes.posterior.surgery import (
     parameters_with_owners,
 )
 from pocketbayes.posterior.weights import MeanFieldWeight, StochasticWeight
-from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.sharing.shared import Blends, SharedWeight, TrainableCodebook
 
 MAX_FAMILIES = 256  # in a noise description: one for each state of a device, and one around another
@@ -67,18 +75,12 @@ class _Builder:
     def conversion(self, parameter: PlacedParameter, index: int) -> Conversion:
         name, like, entry = parameter.path, parameter.tensor, self.entries[parameter.path]
         fixed = self._fixed(name, entry, like)
-        common = {
-            **_prior(name, entry, like),
-            "index": index,
-            "draws": self.draws,
-            "noise": self.noise,
-            "fixed": fixed,
-        }
+        common = {"index": index, "draws": self.draws, "noise": self.noise, "fixed": fixed}
+        common |= _prior(name, entry, like)
         weight: StochasticWeight
         if isinstance(entry, MeanField):
-            shape = entry.shape if fixed is None else (-1,)
-            mu = _wide(entry.mu, like).view(shape)
-            weight = MeanFieldWeight(sigma=_wide(entry.sigma, like).view(shape), **common)
+            mu, sigma = (_wide(part, like).view(free_shape(entry)) for part in (entry.mu, entry.sigma))
+            weight = MeanFieldWeight(sigma=sigma, **common)
         else:
             mu, weight = _wide(entry.outlier_mu, like), self._shared(entry, like, common)
         weight.to(like.device, like.dtype)
@@ -105,7 +107,7 @@ class _Builder:
         parts = (blended, entry.components.astype(np.int64), _writable(entry.alphas))
         return SharedWeight(
             codebook=self.codebook,
-            labels=_labels(labels, k + 1).view(entry.shape if entry.fixed is None else -1),
+            labels=torch.from_numpy(_writable(labels)).view(free_shape(entry)),
             outlier_sigma=_wide(entry.outlier_sigma, like),
             blends=Blends(*map(torch.from_numpy, parts)) if len(blended) else None,
             counts_codebook=first,
@@ -142,9 +144,9 @@ def _prior(name: str, entry: Stochastic, like: Tensor) -> dict[str, Any]:
         )
     mean: Tensor | None = None
     if isinstance(prior.mu, np.ndarray):
-        mean = _wide(prior.mu, like).view(entry.shape if entry.fixed is None else -1)
+        mean = _wide(prior.mu, like).view(free_shape(entry))
     elif prior.mu:
-        mean = torch.full(entry.shape if entry.fixed is None else (free_of(entry),), float(prior.mu))
+        mean = torch.full(free_shape(entry), float(prior.mu))
     return {"prior_mu": mean, "prior_sigma": float(prior.sigma)}
 
 
@@ -253,9 +255,3 @@ def _wide(array: Array, like: Tensor) -> Tensor:
     """In the wider one of both types: a narrow model gets the logarithm of a sigma that it could not hold."""
     tensor = torch.from_numpy(_writable(array))
     return tensor.to(torch.promote_types(tensor.dtype, like.dtype))
-
-
-def _labels(labels: Array, count: int) -> Tensor:
-    """In the type that shared weights keep; torch has next to no unsigned ones beyond eight bits."""
-    dtype = label_dtype(count)
-    return torch.from_numpy(_writable(labels.astype(str(dtype).removeprefix("torch."), copy=False)))

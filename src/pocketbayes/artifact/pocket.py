@@ -177,6 +177,11 @@ def free_of(entry: Stochastic) -> int:
     return size_of(entry) - (entry.fixed.count if entry.fixed is not None else 0)
 
 
+def free_shape(entry: Stochastic) -> tuple[int, ...]:
+    """Of the moments of free weights: flat if some of the tensor are fixed, else the tensor's own."""
+    return entry.shape if entry.fixed is None else (free_of(entry),)
+
+
 def resolve(pocket: Pocket, name: str) -> Plain | MeanField | Shared:
     """The entry a name stands for, through a tie."""
     entry = pocket.tensors[name]

@@ -49,6 +49,14 @@ def save(
         precision: bits of each number; 16 by default (relative error 2^-11, sigmas 2^-9), `FLOAT32` for all 32.
         priors: store the priors too, for those who train on.
         metadata: anything JSON: class names, normalisation, a threshold.
+
+    Returns:
+        Bytes of the file, in all and by section.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
+        >>> saved = pb.save(model, "mlp.pocket", metadata={"classes": ["cat", "dog"]})
+        >>> loaded = pb.load("mlp.pocket", pb.nets.mlp([16, 64, 8]))
     """
     encoded = encode(to_pocket(model, precision=precision, priors=priors, metadata=metadata))
     write_atomically(path, encoded.data)
@@ -56,9 +64,25 @@ def save(
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | None = None) -> nn.Module:
-    """Rebuild a saved posterior in a freshly built, plain model of its architecture, in place; returns the model.
+    """Rebuild a saved posterior in a freshly built, plain model of its architecture, in place.
 
-    Everything in the file is checked, against itself and against the model, before the model is touched.
+    Everything in the file is checked, against itself and against the model, before the model is touched: an error
+    leaves it as it came.  Shared weights are never unpacked.
+
+    Args:
+        path: the file that `save` wrote.
+        model: the plain architecture, on its device and in its type.
+        max_weights: refuse files with more elements; by default those of the model, and some for its noise.
+
+    Returns:
+        The model that was given, Bayesian.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 3]))
+        >>> _ = pb.save(model, "small.pocket")
+        >>> loaded = pb.load("small.pocket", pb.nets.mlp([4, 3]))
+        >>> len(pb.describe(loaded))
+        2
     """
     if stochastic_weights(model):
         raise ValueError("load needs the plain architecture, freshly built; this model is Bayesian already.")
@@ -70,7 +94,21 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
 def read(
     path: str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS
 ) -> dict[str, Tensor | Moments[Tensor]]:
-    """The tensors of a file without a model: a `Moments(mu, sigma)` for stochastic ones, plain tensors otherwise."""
+    """The tensors of a file without a model.
+
+    Args:
+        path: the file that `save` wrote.
+        max_weights: refuse files with more elements.
+
+    Returns:
+        By name `Moments(mu, sigma)` in the tensor's shape (sigma is 0 where a weight is fixed), or a plain tensor.
+
+    Example:
+        >>> _ = pb.save(pb.bayesianize(nn.Linear(4, 3)), "linear.pocket")
+        >>> tensors = pb.read("linear.pocket")
+        >>> tensors["weight"].sigma.shape, tensors["bias"].shape
+        (torch.Size([3, 4]), torch.Size([3]))
+    """
     pocket = decode(path, max_weights=max_weights)
     found: dict[str, Tensor | Moments[Tensor]] = {}
     for name in pocket.tensors:

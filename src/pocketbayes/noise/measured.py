@@ -49,17 +49,11 @@ class AtomicLaw(Law):
     def log_prob(self, z: Tensor) -> Tensor:
         raise ValueError(
             f"{type(self).__name__} has atoms and therefore no density. Use cdf, or for training the KL of a Gaussian "
-            "with the same mean and variance, which is what kl_divergence does."
+            "with the same mean and variance, which is what kl_to_prior does."
         )
 
     def entropy(self) -> float:
         return -math.inf
-
-    def skewness(self) -> float:
-        return self.rule.mean(lambda z: z**3)
-
-    def excess_kurtosis(self) -> float:
-        return self.rule.mean(lambda z: z**4) - 3
 
     def characteristic(self, t: Tensor) -> Tensor:
         values, probabilities = self.rule
@@ -217,12 +211,6 @@ class QuantileTable(ArrayFields, Law):
         log = -(knots.diff() * (knots.numel() - 1)).log()
         inside = (z >= knots[0]) & (z <= knots[-1])
         return torch.where(inside, log[cell] + 0.0 * z, -math.inf)
-
-    def skewness(self) -> float:
-        return self.rule.mean(lambda z: z**3)
-
-    def excess_kurtosis(self) -> float:
-        return self.rule.mean(lambda z: z**4) - 3
 
     def characteristic(self, t: Tensor) -> Tensor:
         middle, width = 0.5 * (self._knots[1:] + self._knots[:-1]), self._knots.diff()

@@ -63,6 +63,21 @@ def bayesianize(
         where: name pattern(s) such as `"layer4.*"`, or a predicate of (name, parameter); all by default.
         biases: convert one-dimensional parameters too.
         norms: convert the parameters of normalisation layers too.
+
+    Returns:
+        The model that was given, converted.  An error leaves it as it was.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 16, 3]), prior=pb.ZeroMean(0.5))
+        >>> x = torch.ones(2, 4)
+        >>> bool((model(x) == model(x)).all())  # each call is a draw
+        False
+        >>> print(pb.describe(model))
+        0.weight  stochastic     16x4  median sigma 0.0..., prior N(0, 0.5^2)
+        2.weight  stochastic     3x16  median sigma 0.0..., prior N(0, 0.5^2)
+        0.bias    deterministic  16    fewer than two dimensions (pass biases=True to convert)
+        2.bias    deterministic  3     fewer than two dimensions (pass biases=True to convert)
+        112 stochastic, 19 deterministic
     """
     if stochastic_weights(model):
         raise ValueError(
@@ -172,7 +187,24 @@ def _mean_field_weight(
 
 
 def to_deterministic(model: nn.Module, seed: int | None = None) -> nn.Module:
-    """A plain copy of the model with the mean weights or, with a seed, with one draw; no trace of us is left."""
+    """A plain copy of the model, with the means of the weights or with one draw of them.
+
+    Args:
+        model: a Bayesian model, at any stage; it stays as it is.
+        seed: of the draw, the one that `one_draw(model, seed)` shows; None for the means.
+
+    Returns:
+        A module of the plain architecture, without stochastic weights or hooks.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 16, 3]))
+        >>> plain = pb.to_deterministic(model)
+        >>> sorted(plain.state_dict()) == sorted(pb.nets.mlp([4, 16, 3]).state_dict())
+        True
+        >>> with pb.mean_weights(model):
+        ...     bool((model(torch.ones(1, 4)) == plain(torch.ones(1, 4))).all())
+        True
+    """
     require_bayesian(model)
     plain = copy.deepcopy(model)
     with torch.no_grad(), mean_weights(plain) if seed is None else one_draw(plain, seed):

@@ -48,7 +48,17 @@ class Description(tuple[ParameterRow, ...]):
 
 
 def describe(model: nn.Module) -> Description:
-    """What is stochastic, tied or deterministic in a model, and why; for a plain model, what would become of it."""
+    """What is stochastic, tied or deterministic in a model, and why; for a plain model, what would become of it.
+
+    Returns:
+        A row for each parameter (path, status, shape, note, fixed); print it for a table, `numbers(status)` counts.
+
+    Example:
+        >>> pb.describe(pb.nets.mlp([4, 3]))
+        0.weight  stochastic     3x4  would be converted
+        0.bias    deterministic  3    fewer than two dimensions (pass biases=True to convert)
+        12 stochastic, 3 deterministic
+    """
     rows = list(_stochastic_rows(model))
     if not rows:
         return Description(_plain_rows(model))

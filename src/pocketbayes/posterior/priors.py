@@ -18,7 +18,16 @@ def _require_positive(what: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class FanIn:
-    """A scale of gain / sqrt(inputs of a neuron), layer by layer."""
+    """A scale of gain / sqrt(inputs of a neuron), layer by layer: as a prior's sigma, or as where sigmas start.
+
+    Args:
+        gain: the scale of a layer with one input; 1 keeps the size of activations from layer to layer.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([100, 2]), prior=pb.ZeroMean(pb.FanIn(2.0)))
+        >>> print(pb.describe(model)[0].note)  # 2 / sqrt(100)
+        median sigma 0.0..., prior N(0, 0.2^2)
+    """
 
     gain: float = 1.0
 
@@ -53,7 +62,16 @@ class GaussianPrior(ABC):
 
 @dataclass(frozen=True)
 class ZeroMean(GaussianPrior):
-    """N(0, s^2).  `ZeroMean(0.1)` is the sharing paper's choice for training from scratch."""
+    """The prior N(0, s^2), for training from scratch.
+
+    Args:
+        sigma: s, a number or a `FanIn` scale by layer.  0.1 is the sharing paper's choice.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), prior={"0.*": pb.ZeroMean(0.1)})
+        >>> print(pb.describe(model)[0].note)
+        median sigma 0..., prior N(0, 0.1^2)
+    """
 
     def mean(self, weight: Tensor) -> Tensor | None:
         return None
@@ -61,7 +79,16 @@ class ZeroMean(GaussianPrior):
 
 @dataclass(frozen=True)
 class Pretrained(GaussianPrior):
-    """N(w0, s^2) with w0 the weights at conversion: stay near a trained network (MOPED)."""
+    """The prior N(w0, s^2) with w0 the weights at conversion: stay near a trained network (MOPED).
+
+    Args:
+        sigma: s, a number or a `FanIn` scale by layer.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), prior=pb.Pretrained(0.1))
+        >>> print(pb.describe(model)[0].note)
+        median sigma 0..., prior N(w0, 0.1^2)
+    """
 
     def mean(self, weight: Tensor) -> Tensor | None:
         return weight.detach().clone()
@@ -69,7 +96,13 @@ class Pretrained(GaussianPrior):
 
 @dataclass(frozen=True)
 class Absolute:
-    """Every weight starts with the same sigma."""
+    """Every weight starts with the same sigma, in the weights' units.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), sigma=pb.Absolute(0.02))
+        >>> print(pb.describe(model)[0].note)
+        median sigma 0.02, prior N(0, 0.5^2)
+    """
 
     sigma: float = 0.01
 
@@ -79,7 +112,19 @@ class Absolute:
 
 @dataclass(frozen=True)
 class Relative:
-    """sigma = delta max(|w|, floor rms), rms the root mean square of the tensor's weights."""
+    """A weight w starts with sigma = delta max(|w|, floor rms), rms the root mean square of its tensor.
+
+    Args:
+        delta: sigma as a fraction of the weight.
+        floor: below which fraction of rms a weight counts as that large.
+
+    Example:
+        >>> plain = nn.Linear(2, 1)
+        >>> plain.weight.data = torch.tensor([[3.0, 4.0]])
+        >>> model = pb.bayesianize(plain, sigma=pb.Relative(0.1))
+        >>> print(pb.describe(model)[0].note)  # of .3 and .4, the lower one
+        median sigma 0.3, prior N(0, 0.71^2)
+    """
 
     delta: float = 0.1
     floor: float = 0.1

@@ -24,7 +24,15 @@ from pocketbayes.sharing.shared import Blends, SharedWeight, TrainableCodebook
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Algorithm 1 of the sharing paper with its thresholds; None switches a part off, for its ablations."""
+    """Algorithm 1 of the sharing paper with its thresholds; None switches a part off, for its ablations.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
+        >>> outliers = pb.sharing.Outliers(fisher_fraction=None, smallest_cluster=None)
+        >>> report = pb.share(model, pb.Paper(components=20, outliers=outliers, blend=None))
+        >>> report.components_before_merging
+        20
+    """
 
     components: int = 6000
     outliers: Outliers = Outliers()
@@ -107,11 +115,21 @@ class _Shared(NamedTuple):
 def share(
     model: nn.Module, how: Paper | Rate = Rate(), *, fisher: Mapping[str, Tensor] | None = None
 ) -> SharingReport:
-    """Replace every weight's own (mu, sigma) by a shared one, in place; an error leaves the model as it was.
+    """Replace every weight's own moments by shared ones, in place; an error leaves the model as it was.
 
     Args:
-        how: `Rate(...)`, the fewest label bits for the least loss (METHOD 3), or `Paper(...)`, Algorithm 1.
+        model: a mean-field posterior, all its weights unshared.
+        how: `Rate(...)`, the fewest label bits for the least loss (part 3 of docs/method.md), or `Paper(...)`.
         fisher: g_i by parameter name, from `pb.fisher_information`; the paper's rule for outliers needs it.
+
+    Returns:
+        Counts and label bits by tensor, the size of the codebook and what was lost; print it for a summary.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
+        >>> report = pb.share(model, pb.Rate(lambda_=4.0))
+        >>> report.weights, report.components <= 64, report.bits_per_weight < 8
+        (1536, True, True)
     """
     found = require_mean_field(model)
     mu = [site.moments.mu.detach() for site in found]

@@ -84,6 +84,15 @@ def break_symmetry(
             name -> (stream read, stream written).
         odd: with `layers`, whether the activations are odd, so that signs may flip too.
         example: an input batch, where the layers do not tell how many axes a tensor has.
+
+    Returns:
+        How many weights are fixed in each tensor, and the symmetries before and after; print it for a summary.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 5, 3]))
+        >>> report = pb.break_symmetry(model, pb.structure.Light())
+        >>> report.count, report.before.permutations, report.after.permutations
+        (5, 120, 1)
     """
     require_bayesian(model)
     graph = neuron_graph(model, layers, odd, example)
