@@ -160,13 +160,13 @@ def test_sizes_are_those_of_the_file_and_of_the_network(case, story) -> None:
     pocket = artifact.decode(case.file)
     shared = [e for e in pocket.tensors.values() if isinstance(e, artifact.Shared)]
     plain = [e for e in pocket.tensors.values() if isinstance(e, artifact.Plain)]
-    scalars = 2 * len(pocket.codebook) + sum(2 * e.outlier_mu.size for e in shared)
+    scalars = 2 * pocket.codebook.components + sum(2 * e.outlier_mu.size for e in shared)
     assert rows(story)["scalars"][1] == scalars + sum(e.values.size for e in plain)
 
 
 def test_the_plane_holds_every_weight_of_the_file(case, story) -> None:
     pocket = artifact.decode(case.file)
-    k = len(pocket.codebook)
+    k = pocket.codebook.components
     labels = np.concatenate([e.labels for e in pocket.tensors.values() if isinstance(e, artifact.Shared)])
     counts = np.bincount(labels, minlength=k + 2)
     np.testing.assert_allclose(story.plane.components.mu, pocket.codebook.mu, rtol=1e-5)
