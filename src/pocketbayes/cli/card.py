@@ -7,18 +7,22 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from pocketbayes.cli.network import build, is_pocket, load_weights
+from pocketbayes.cli.network import FACTS, build, builder, facts_of, is_named, is_pocket, load_weights, taken
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pocketbayes.data import DataSet, Scaling
     from pocketbayes.likelihood import Likelihood
+
+MOST = 1 << 20  # classes, channels ... that a file may ask for
+LARGEST = 1 << 24  # numbers in one input
 
 
 class Card(NamedTuple):
@@ -81,20 +85,18 @@ def read_card(path: Path, metadata: dict[str, Any]) -> Card:
     """The card in a file's metadata, checked."""
     try:
         mean, std, full = metadata["scale"]
-        classes = metadata.get("classes")
-        named = tuple(map(str, range(classes) if isinstance(classes, int) else classes or ()))
         target = metadata.get("target")
         return Card(
-            net=metadata.get("net"),
-            args=dict(metadata.get("args", {})),
-            shape=tuple(int(size) for size in metadata["shape"]),
+            net=_text(metadata.get("net")),
+            args=_arguments(metadata.get("args", {})),
+            shape=_shape(metadata["shape"]),
             scaling=_scaling(mean, std, full),
-            classes=None if classes is None else named,
+            classes=_classes(metadata.get("classes")),
             target_scaling=None if target is None else _scaling(*target),
             sigma=_optional(metadata.get("noise_sigma")),
             unsure=_optional(metadata.get("unsure")),
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ValueError(
             f"{path}: its metadata do not say how to use it ({type(error).__name__}: {error}). "
             "Files written by `pocketbayes compress` and `pocketbayes train --bayesian` do."
@@ -102,12 +104,12 @@ def read_card(path: Path, metadata: dict[str, Any]) -> Card:
 
 
 def open_pocket(path: Path, net: str | None = None) -> Opened:
-    """The posterior of a pocket file in the network that it names, or in `net`."""
-    from pocketbayes.artifact import decode
+    """The posterior of a pocket file, in a network of the library that it names, or in the user's `net`."""
     from pocketbayes.artifact.store import load
 
-    card = _named(path, read_card(path, decode(path).metadata), net)
-    return Opened(load(path, build(str(card.net), card.args)).eval(), card)
+    metadata, shapes = _told_by_pocket(path)
+    card = _named(path, read_card(path, metadata), net)
+    return Opened(load(path, _built(path, card, shapes)).eval(), card)
 
 
 def open_model(path: Path, net: str | None = None) -> Opened:
@@ -119,19 +121,96 @@ def open_model(path: Path, net: str | None = None) -> Opened:
     try:
         with safe_open(path, framework="np") as file:
             told = (file.metadata() or {}).get("pocketbayes", "{}")
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path}: neither a pocket file nor safetensors ({error}).") from error
-    card = _named(path, read_card(path, json.loads(told)), net)
-    network = build(str(card.net), card.args)
+    card = _named(path, read_card(path, _object(path, told)), net)
+    network = _built(path, card, shapes)
     load_weights(network, path)
     return Opened(network.eval(), card)
 
 
+def _told_by_pocket(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """A pocket file's metadata and the shapes of its tensors, from its header alone."""
+    from pocketbayes.artifact import MAX_WEIGHTS, header
+    from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, read_file
+
+    where = str(path)
+    sections = disassemble(read_file(path), where)
+    head = header.parse(inflate(sections.get("HEAD", b""), MAX_HEADER, f"{where}, header"), MAX_WEIGHTS)
+    return head.notes["metadata"], {row.name: row.shape for row in head.rows if row.kind != "t"}
+
+
+def _built(path: Path, card: Card, shapes: dict[str, tuple[int, ...]]) -> nn.Module:
+    """The network of the card; one of the library's own only if it is no larger than the file's tensors."""
+    import torch
+
+    assert card.net is not None
+    if is_named(card.net):
+        with torch.device("meta"):  # nothing is allocated
+            planned = {name: tuple(t.shape) for name, t in build(card.net, card.args).state_dict().items()}
+        for name, shape in planned.items():
+            if shape != shapes.get(name, () if name.endswith("num_batches_tracked") else None):
+                found = shapes.get(name, "absent")
+                raise ValueError(
+                    f"{path}: does not fit {card.net}: {name} is {found} in the file, not {shape}."
+                )
+    return build(card.net, card.args)
+
+
+def _object(path: Path, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: its metadata are not JSON ({error}).") from error
+    return found if isinstance(found, dict) else {}
+
+
 def _named(path: Path, card: Card, net: str | None) -> Card:
-    """The card with the network that is to be built."""
-    if net is None and card.net is None:
+    """The card with the network that is to be built: the user's, or one of the library's own that the file names."""
+    if net is not None:
+        outputs = None if card.classes is None else len(card.classes)
+        return card._replace(net=net, args=taken(builder(net), facts_of(card.shape, outputs) | card.args))
+    if card.net is None:
         raise typer.BadParameter(f"{path} does not name its network: give --net")
-    return card._replace(net=net or card.net)
+    if not is_named(card.net):
+        raise typer.BadParameter(
+            f"{path} names the network {card.net[:80]!r}, which is not one of the library's own. A file is data: the "
+            "code that it names is not run. If you trust that code, name it yourself with --net"
+        )
+    return card
+
+
+def _text(given: Any) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise ValueError("net must be a name")
+    return given
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    if not all(type(size) is int and 0 < size <= MOST for size in given) or math.prod(given) > LARGEST:
+        raise ValueError(f"shape must be whole numbers, at most {LARGEST:,} in all")
+    return tuple(given)
+
+
+def _arguments(given: Any) -> dict[str, int]:
+    """What a network is asked for: facts about the data, and nothing else."""
+    if not all(key in FACTS and type(value) is int and 0 < value <= MOST for key, value in given.items()):
+        raise ValueError(f"args must be some of {', '.join(FACTS)}, whole numbers up to {MOST:,}")
+    return dict(given)
+
+
+def _classes(given: Any) -> tuple[str, ...] | None:
+    """The names of the classes, or their numbers where only a count is given."""
+    if given is None:
+        return None
+    if type(given) is int:
+        if not 0 < given <= MOST:
+            raise ValueError(f"classes must be between 1 and {MOST:,}, got {given}")
+        return tuple(map(str, range(given)))
+    if not isinstance(given, list) or len(given) > MOST or not all(isinstance(name, str) for name in given):
+        raise ValueError("classes must be their number, or their names")
+    return tuple(given)
 
 
 def _lists(scaling: Scaling) -> list[list[float]]:
@@ -144,12 +223,15 @@ def _scaling(mean: list[float], std: list[float], full: float = 1.0) -> Scaling:
 
     from pocketbayes.data import Scaling
 
-    if len(mean) != len(std) or not mean or min(std) <= 0:
-        raise ValueError("means and deviations do not fit")
+    numbers = [float(value) for value in (*mean, *std, full)]
+    if len(mean) != len(std) or not mean or not all(map(math.isfinite, numbers)) or min(*std, full) <= 0:
+        raise ValueError("means and standard deviations do not fit")
     return Scaling(
         torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32), float(full)
     )
 
 
 def _optional(value: Any) -> float | None:
+    if value is not None and not (type(value) in (int, float) and 0 <= value < math.inf):
+        raise ValueError(f"needs a number of at least 0, got {value!r}"[:200])
     return None if value is None else float(value)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pocketbayes.data import DataSet
 
 NETS = ("digits_net", "lenet", "resnet20", "resnet32", "resnet44", "resnet56")
+FACTS = ("num_classes", "out_features", "in_channels", "in_features", "image_size")
+WIDEST = 1 << 20  # units in a layer of mlp:64,64
+LONGEST = 200  # characters of the widths in mlp:64,64
 _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "weights", "params")
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
 _SHOWN = 3  # tensors named in an error
@@ -30,19 +33,31 @@ _SHOWN = 3  # tensors named in an error
 
 
 def builder(spec: str) -> Callable[..., nn.Module]:
-    """The function behind `--net`."""
-    from pocketbayes import nets
-
-    if spec in NETS:
-        return getattr(nets, spec)  # type: ignore[no-any-return]
-    if spec == "mlp" or spec.startswith("mlp:"):
-        return partial(_mlp, hidden=_widths(spec))
+    """The function behind `--net`, which may be the user's own."""
+    if is_named(spec):
+        return named(spec)
     if is_path_to_function(spec):
         return function_at(spec, "--net")
     near = get_close_matches(spec, (*NETS, "mlp"), n=1, cutoff=0.0)[0]
     raise typer.BadParameter(
         f"--net {spec}: no network of that name; the nearest is {near!r}. Your own is package.module:function"
     )
+
+
+def is_named(spec: str) -> bool:
+    """Whether it is one of the library's own networks; only these are built because a file says so."""
+    return spec in NETS or spec.partition(":")[0] == "mlp"
+
+
+def named(spec: str) -> Callable[..., nn.Module]:
+    """One of the library's own networks; nothing is imported that the text names."""
+    from pocketbayes import nets
+
+    if not is_named(spec):
+        raise ValueError(f"{spec!r} is not one of the library's own networks.")
+    if spec in NETS:
+        return getattr(nets, spec)  # type: ignore[no-any-return]
+    return partial(_mlp, hidden=_widths(spec))
 
 
 def arguments_for(function: Callable[..., Any], data: DataSet) -> dict[str, Any]:
@@ -85,12 +100,10 @@ def _mlp(hidden: tuple[int, ...], in_features: int, out_features: int = 1) -> nn
 
 def _widths(spec: str) -> tuple[int, ...]:
     text = spec.partition(":")[2] or "64,64"
-    try:
-        widths = tuple(int(width) for width in text.split(","))
-    except ValueError:
-        widths = (0,)
-    if min(widths) < 1:
-        raise typer.BadParameter(f"--net {spec}: write hidden widths as mlp:64,64")
+    parts = text.split(",") if len(text) <= LONGEST else [""]
+    widths = tuple(int(width) if width.strip().isdecimal() else 0 for width in parts)
+    if not 0 < min(widths) <= max(widths) <= WIDEST:
+        raise typer.BadParameter(f"--net {spec[:40]}: write hidden widths as mlp:64,64")
     return widths
 
 

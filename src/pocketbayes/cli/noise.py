@@ -54,6 +54,7 @@ def noise(
         Path | None,
         typer.Option("--model", metavar="FILE", help="A pocket file: does the network mind this noise?"),
     ] = None,
+    net: o.Net = None,
     data: o.Data = None,
     folder: o.Folder = None,
     image_size: o.ImageSize = None,
@@ -79,7 +80,7 @@ def noise(
     if plot is not None:
         _require_picture(plot)
     request = requested(data, folder=folder, image_size=image_size, targets=targets) if model else None
-    opened = open_pocket(model) if model is not None else None
+    opened = open_pocket(model, net) if model is not None else None
     readings = read_readings(samples_file, key)
     if skip >= readings.shape[-1]:
         raise typer.BadParameter(f"--skip {skip} leaves nothing of {readings.shape[-1]} values")

@@ -179,7 +179,7 @@ Prior = Annotated[
 Bayesian = Annotated[
     bool, typer.Option("--bayesian", rich_help_panel=BAYESIAN, help="Train a posterior; write a pocket file.")
 ]
-Beta = Annotated[
+KlWeight = Annotated[
     float,
     typer.Option("--temperature", min=0.0, rich_help_panel=BAYESIAN, help="Weight of the KL; 1 is the ELBO."),
 ]

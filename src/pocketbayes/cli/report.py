@@ -12,6 +12,7 @@ from pocketbayes.cli import options as o
 from pocketbayes.cli.card import Card, open_pocket
 from pocketbayes.cli.datasets import Data, requested
 from pocketbayes.cli.entry import app, examples
+from pocketbayes.cli.imports import is_path_to_function
 from pocketbayes.cli.network import build, is_pocket, load_weights
 from pocketbayes.cli.output import emit, say
 from pocketbayes.cli.story import foreign_inputs, write_story
@@ -67,8 +68,11 @@ def report(
     page = out or file.with_suffix(".html")
     require_writable(page)
     folder = folder or used.get("folder")
+    noted, ood = (
+        _named_data(used, key) if given is None else given for key, given in (("data", data), ("ood", ood))
+    )
     request = requested(
-        data or used.get("data"),
+        noted,
         folder=None if folder is None else Path(folder),
         image_size=image_size or used.get("image_size"),
         targets=used.get("targets", targets) if targets == 1 else targets,
@@ -83,7 +87,7 @@ def report(
         card,
         test,
         before=_before(weights, used.get("weights"), card),
-        ood=foreign_inputs(ood or used.get("ood"), request.folder, card),
+        ood=foreign_inputs(ood, request.folder, card),
         record=told or None,
         samples=samples,
         seed=seed,
@@ -110,9 +114,22 @@ def _read_record(path: Path | None, file: Path) -> dict[str, Any]:
     return found
 
 
+def _named_data(used: dict[str, Any], key: str) -> str | None:
+    """The data that the record names; a record is data too, so a function in it is not called."""
+    spec = used.get(key)
+    if spec is None or not is_path_to_function(str(spec)):
+        return None if spec is None else str(spec)
+    raise typer.BadParameter(
+        f"the record names the function {spec!r} for --{key}, and a record is not run. "
+        f"If you trust that code, name it yourself: --{key} {spec}"
+    )
+
+
 def _before(given: Path | None, noted: str | None, card: Card) -> nn.Module | None:
     """The plain network that the file came from; one that the record notes may be gone, one that is given may not."""
-    path = given if given is not None else Path(noted) if noted is not None and Path(noted).exists() else None
+    path = (
+        given if given is not None else Path(noted) if noted is not None and Path(noted).is_file() else None
+    )
     if path is None or is_pocket(path):
         return None
     network = build(str(card.net), card.args)

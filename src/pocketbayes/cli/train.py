@@ -51,7 +51,7 @@ def train(
     patience: o.Patience = None,
     prior: o.Prior = None,
     bayesian: o.Bayesian = False,
-    beta: o.Beta = 1.0,
+    temperature: o.KlWeight = 1.0,
     anneal: o.KlAnneal = 0.3,
     sigma: o.Sigma = "relative:0.1",
     rho_lr: o.OwnRhoLr = None,
@@ -172,7 +172,7 @@ def _fit(
     common |= {"likelihood": likelihood, "clip": given["clip"] or None, "checkpoint": checkpoint}
     common["validation"] = None if validation is None else validation.batches(256)
     if given["bayesian"]:
-        own = {name: given[name] for name in ("beta", "anneal", "rho_lr", "samples")}
+        own = {name: given[name] for name in ("temperature", "anneal", "rho_lr", "samples")}
         return fit(model, loader, **common, **own)
     prior = None if given["prior"] is None else prior_from(given["prior"])
     return fit_map(model, loader, prior=prior, **common)
