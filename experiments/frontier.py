@@ -25,7 +25,7 @@ from experiments.record import cost, save_figure, versions, write_result
 from experiments.resnet20 import DRAWS, METRICS, PRIOR, Bench, arguments, bench_of, quality, scores
 from experiments.train_network import MODELS
 from pocketbayes.artifact import Precision
-from pocketbayes.cli.card import card_of
+from pocketbayes.artifact.card import card_of
 from pocketbayes.runs.files import write_atomically
 
 RESULT = Path(__file__).with_suffix(".json")

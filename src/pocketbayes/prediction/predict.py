@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from pocketbayes.likelihood import (
 )
 from pocketbayes.prediction.ensemble import Ensemble
 from pocketbayes.runs.progress import track
+
+if TYPE_CHECKING:
+    from pocketbayes.data import Scaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,21 @@ class Regression:
     sigmas: Tensor | None = None  # [S, N, ...] noise of each draw, on request
 
 
+def in_units(answer: Regression, scaling: Scaling | None) -> Regression:
+    """A prediction of standardised targets in the units of the data, float64."""
+    if scaling is None:
+        return answer
+    mean, std = scaling.mean.double(), scaling.std.double()
+    return replace(
+        answer,
+        mean=answer.mean * std + mean,
+        var=answer.var * std.square(),
+        epistemic_var=answer.epistemic_var * std.square(),
+        draws=None if answer.draws is None else answer.draws * std + mean,
+        sigmas=None if answer.sigmas is None else answer.sigmas * std,
+    )
+
+
 def predict(
     model: nn.Module,
     x: Any,
@@ -68,6 +86,7 @@ def predict(
     batch_size: int = 256,
     draws: bool = False,
     max_bytes: int = 2 << 30,
+    progress: bool = False,
 ) -> Any:
     """What the model says about `x`, averaged over `samples` draws of its weights.
 
@@ -84,7 +103,9 @@ def predict(
     inputs = [_to_device(batch, device) for batch in _slices(x, batch_size)]
     ensemble = Ensemble(model, samples=samples, seed=seed, max_bytes=max_bytes)
     reduce = reducer(Categorical() if likelihood is None else as_likelihood(likelihood), keep=draws)
-    return reduce.join([reduce(ensemble.outputs(*b.args, **b.kwargs)) for b in inputs])
+    return reduce.join(
+        [reduce(ensemble.outputs(*b.args, **b.kwargs)) for b in track(inputs, "predict", enabled=progress)]
+    )
 
 
 def evaluate(
@@ -147,7 +168,11 @@ def _out_of_distribution(
         parts.append(reduce(ensemble.outputs(*batch.args, **batch.kwargs)))
     if not parts:
         raise ValueError("ood= is empty. Pass batches of out-of-distribution inputs.")
-    outside = reduce.join(parts)
+    return ood_scores(inside, reduce.join(parts))
+
+
+def ood_scores(inside: Predictive, outside: Predictive) -> dict[str, float]:
+    """How well predictive entropy tells out-of-distribution inputs from those of the data."""
     return {
         "auroc": metrics.auroc(inside.entropy, outside.entropy),
         "aupr": metrics.aupr(inside.entropy, outside.entropy),
