@@ -20,10 +20,12 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_
 
 from cli_runs import complaint, result, run
 from pocketbayes import artifact, data
-from pocketbayes.cli.inputs import arranged
-from pocketbayes.cli.scores import choose_threshold, regression_scores, selective
+from pocketbayes.artifact.card import Card
+from pocketbayes.artifact.predictor import ValueAnswers, score
 from pocketbayes.data import Scaling
-from pocketbayes.prediction.predict import Predictive, Regression
+from pocketbayes.data.inputs import arranged
+from pocketbayes.prediction.predict import Predictive, Regression, in_units
+from pocketbayes.prediction.selective import choose_threshold, selective
 
 DOCS = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 
@@ -122,7 +124,7 @@ def test_a_person_sees_tables(here: Path, capsys: pytest.CaptureFixture[str]) ->
         ("evaluate small.pocket --data digits --net mlp:3", 1, "does not fit"),
         ("evaluate small.pocket --data digits --net shopnets:other", 1, "no 'other'"),
         ("evaluate bare.pocket --data digits", 1, "do not say how to use it"),
-        ("evaluate nameless.pocket --data digits", 2, "--net"),
+        ("evaluate nameless.pocket --data digits", 1, "does not name its network"),
         ("predict none.pocket a.npy", 1, "none.pocket"),
         ("predict small.pocket --net shopnets:net none.npy", 1, "none.npy"),
         ("predict small.pocket --net shopnets:net shopnets.py", 1, "not an image"),
@@ -208,7 +210,7 @@ def test_a_file_moved_away_from_its_module_is_opened_by_naming_another(
 ) -> None:
     without_card(shop / "small.pocket", tmp_path / "moved.pocket", net="elsewhere.nets:net")
     monkeypatch.chdir(tmp_path)
-    assert "elsewhere.nets:net" in complaint("evaluate moved.pocket --data digits", 2, capsys)
+    assert "elsewhere.nets:net" in complaint("evaluate moved.pocket --data digits", 1, capsys)
     shutil.copy(shop / "shopnets.py", tmp_path / "othershop.py")
     found = result("evaluate moved.pocket --data digits --net othershop:net --samples 2", capsys)
     assert found["metrics"]["accuracy"] > 0.5
@@ -230,7 +232,7 @@ def test_a_file_moved_away_from_its_module_is_opened_by_naming_another(
 )
 def test_arrays_are_arranged_for_the_network(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     array = np.arange(math.prod(shape)).reshape(shape)
-    found = arranged(Path("a.npy"), array, wanted)
+    found = arranged("a.npy", array, wanted)
     assert found.shape[1:] == wanted and len(found) == math.prod(shape) // math.prod(wanted)
     assert sorted(found.ravel()) == list(range(math.prod(shape)))
 
@@ -282,9 +284,9 @@ def test_regression_scores_are_those_of_the_mixture_in_the_units_of_the_data() -
         sigmas=torch.from_numpy(sigmas),
     )
     targets = y * std + mean
-    found = regression_scores(
-        answer, torch.from_numpy(targets), Scaling(torch.from_numpy(mean), torch.from_numpy(std))
-    )
+    scaling = Scaling(torch.from_numpy(mean), torch.from_numpy(std))
+    card = Card(None, {}, (1,), Scaling(torch.zeros(1), torch.ones(1)), None, scaling)
+    found = score(ValueAnswers(**vars(in_units(answer, scaling))), torch.from_numpy(targets), card)
     log_p = norm.logpdf(targets, draws * std + mean, sigmas * std).sum(2)  # [S, N]
     assert found["nll"] == pytest.approx(-(logsumexp(log_p, 0) - math.log(4)).mean())
     assert found["rmse"] == pytest.approx(np.sqrt(((targets - (draws.mean(0) * std + mean)) ** 2).mean()))
