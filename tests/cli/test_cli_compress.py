@@ -188,6 +188,9 @@ def test_an_unfinished_run_is_continued_by_the_same_options_only(
 def test_restart_begins_anew(here: Path, capsys: pytest.CaptureFixture[str], batches: list[object]) -> None:
     (here / "made.checkpoints").mkdir()
     (here / "made.checkpoints" / "settings.json").write_text('{"temperature": 0.5}')
+    (
+        here / "made.checkpoints" / "posterior.safetensors"
+    ).touch()  # without any work there is nothing to protect
     assert "--restart" in complaint(SMALL, 1, capsys)
     assert len(batches) == 0
     result(f"{SMALL} --restart", capsys)

@@ -20,12 +20,11 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_
 
 from cli_runs import complaint, result, run
 from pocketbayes import artifact, data
-from pocketbayes.artifact.card import Card
 from pocketbayes.artifact.predictor import ValueAnswers, score
 from pocketbayes.data import Scaling
 from pocketbayes.data.inputs import arranged
-from pocketbayes.prediction.predict import Predictive, Regression, in_units
-from pocketbayes.prediction.selective import choose_threshold, selective
+from pocketbayes.prediction.answer import Predictive, Regression, in_units
+from pocketbayes.prediction.threshold import choose_threshold, selective
 
 DOCS = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 
@@ -285,8 +284,7 @@ def test_regression_scores_are_those_of_the_mixture_in_the_units_of_the_data() -
     )
     targets = y * std + mean
     scaling = Scaling(torch.from_numpy(mean), torch.from_numpy(std))
-    card = Card(None, {}, (1,), Scaling(torch.zeros(1), torch.ones(1)), None, scaling)
-    found = score(ValueAnswers(**vars(in_units(answer, scaling))), torch.from_numpy(targets), card)
+    found = score(ValueAnswers(**vars(in_units(answer, scaling))), torch.from_numpy(targets))
     log_p = norm.logpdf(targets, draws * std + mean, sigmas * std).sum(2)  # [S, N]
     assert found["nll"] == pytest.approx(-(logsumexp(log_p, 0) - math.log(4)).mean())
     assert found["rmse"] == pytest.approx(np.sqrt(((targets - (draws.mean(0) * std + mean)) ** 2).mean()))

@@ -477,7 +477,7 @@ def test_compression_learns_from_the_teachers_it_is_given(trained: nn.Module, tm
         answers[name] = pb.predict(student, x).labels
     assert (answers["own"] == y).float().mean() > 0.9
     assert (answers["two"] == torch.tensor([1, 0, 2])[y]).float().mean() > 0.9
-    with pytest.raises(ValueError, match="the teacher has no share"):
+    with pytest.raises(ValueError, match="the teacher has no fraction"):
         pb.compress(trained, loader(), path=tmp_path / "x", max_bytes=700, teacher=swapped)
 
 

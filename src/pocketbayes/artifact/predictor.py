@@ -21,18 +21,12 @@ from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, rea
 from pocketbayes.artifact.store import load
 from pocketbayes.artifact.weights import is_pocket, load_weights
 from pocketbayes.data.inputs import arranged
-from pocketbayes.prediction.predict import (
-    Evaluation,
-    Predictive,
-    Regression,
-    in_units,
-    ood_scores,
-    predict,
-    reducer,
-)
-from pocketbayes.prediction.selective import selective
+from pocketbayes.prediction.answer import Predictive, Regression, in_units
+from pocketbayes.prediction.evaluate import Evaluation
+from pocketbayes.prediction.predict import predict
+from pocketbayes.prediction.score import NORMAL_95, class_scores, ood_scores, regression_scores
+from pocketbayes.prediction.threshold import selective
 
-NORMAL_95 = 1.959964  # a Gaussian is within so many standard deviations with probability 0.95
 Net = str | nn.Module | Callable[..., nn.Module]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -104,6 +98,7 @@ class Predictor:
         )
         if isinstance(answer, Regression):
             return ValueAnswers(**vars(in_units(answer, card.target_scaling)))
+        assert isinstance(answer, Predictive)
         count = answer.probs.shape[1]
         known = card.classes if len(card.classes or ()) == count else tuple(map(str, range(count)))
         return ClassAnswers(**vars(answer), classes=known or (), threshold=card.unsure)
@@ -119,7 +114,7 @@ class Predictor:
             ood: raw inputs of another kind; adds how well predictive entropy tells them from x.
         """
         answer = self.predict(x, samples=samples, seed=seed, progress=progress)
-        found = score(answer, torch.as_tensor(y), self.card)
+        found = score(answer, torch.as_tensor(y))
         if ood is not None:
             if not isinstance(answer, ClassAnswers):
                 raise ValueError("ood= ranks inputs by the entropy of their classes; this is a regression.")
@@ -129,14 +124,12 @@ class Predictor:
         return found
 
 
-def score(answer: ClassAnswers | ValueAnswers, y: Tensor, card: Card) -> Evaluation:
+def score(answer: ClassAnswers | ValueAnswers, y: Tensor) -> Evaluation:
     """The metrics of answers that are there already, y in the units of the data."""
-    found = Evaluation(reducer(card.likelihood(), keep=False).score(answer, y))
     if isinstance(answer, ValueAnswers):
-        inside = (answer.low <= y) & (y <= answer.high)
-        return Evaluation(found | {"coverage95": inside.double().mean().item()})
+        return Evaluation(regression_scores(answer, y))
     rule = {} if answer.threshold is None else selective(answer, y, answer.threshold)._asdict()
-    return Evaluation(found | rule)
+    return Evaluation(class_scores(answer, y) | rule)
 
 
 def open(path: str | os.PathLike[str], net: Net | None = None) -> Predictor:

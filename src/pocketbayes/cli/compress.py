@@ -25,7 +25,7 @@ class CompressOptions(WithOod, Made):
     )
     budget: Budget = nested(
         every={"panel": BUDGET},
-        max_bytes={"metavar": "SIZE", "parser": byte_count, "also": ["90000, 90KB, 88KiB."]},
+        max_bytes={"metavar": "SIZE", "kind": int | None, "parser": byte_count},
         max_accuracy_drop={"metavar": "FRACTION"},
         max_nll_rise={"metavar": "NATS"},
     )

@@ -26,7 +26,7 @@ from pocketbayes.compression.compress import compress
 from pocketbayes.compression.plan import Plan
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.prediction.predict import ood_scores
+from pocketbayes.prediction.score import ood_scores
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import write_atomically
 from pocketbayes.training.fit import fit, fit_map
@@ -255,7 +255,7 @@ def judge(model: nn.Module, demo: Demo) -> dict[str, float]:
     assert isinstance(answer, ClassAnswers)
     assert isinstance(photographs, ClassAnswers)
     right = answer.labels == test.y
-    found = score(answer, test.y, predictor.card) | ood_scores(answer, photographs)
+    found = score(answer, test.y) | ood_scores(answer, photographs)
     found |= {
         "confidence_right": answer.confidence[right].mean().item(),
         "confidence_wrong": answer.confidence[~right].mean().item(),

@@ -31,7 +31,7 @@ from pocketbayes.compression.compress import compress
 from pocketbayes.data import DataSet
 from pocketbayes.likelihood import Homoscedastic, Likelihood
 from pocketbayes.prediction.layout import prefer_channels_last
-from pocketbayes.prediction.selective import choose_threshold, selective
+from pocketbayes.prediction.threshold import choose_threshold, selective
 from pocketbayes.runs.files import require_writable, write_atomically
 from pocketbayes.runs.workbench import Workbench, digest
 
@@ -58,7 +58,7 @@ class Job:
         self.given, self.out = given, pocket_path(given.out)
         self.budget = {name: value for name, value in asdict(given.budget).items() if value is not None}
         self.draws: dict[str, Any] = {"samples": given.test_samples, "seed": given.plan.seed}
-        if not given.validation and (given.budget.max_bytes is None or given.plan.calibrate):
+        if not given.validation and (given.budget.bytes is None or given.plan.calibrate):
             name = "calibrate" if given.plan.calibrate else next(iter(self.budget))
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"{option} needs validation data: --validation must be above 0")
@@ -76,9 +76,10 @@ class Job:
         settings = {**own, "digest of the weights": digest(given.weights)}
         bench = Workbench(self.out.with_suffix(".checkpoints"), settings, restart=given.restart)
         before = copy.deepcopy(start.network).eval()
-        with bench.at_work():
-            done = bench.read("record") or self._compress(bench, start, train, validation)
-            return self._finish(bench, done, start, before, validation, ood)
+        done = bench.read("record") or self._compress(bench, start, train, validation)
+        record = self._finish(bench, done, start, before, validation, ood)
+        bench.clear()
+        return record
 
     # --- before ------------------------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ class Job:
         if validation is None:
             return model, {}, None
         answer = model.predict(validation.x, progress=True, **self.draws)
-        scores = dict(score(answer, validation.y, model.card))
+        scores = dict(score(answer, validation.y))
         if not isinstance(answer, ClassAnswers):
             return model, scores, None
         threshold = choose_threshold(answer, validation.y, self.given.max_risk)
@@ -193,7 +194,7 @@ class Job:
 
     def _write(self, bench: Workbench, card: Card) -> tuple[int, dict[str, int]]:
         """The file with its card, within the budget: the threshold may lose digits for that."""
-        pocket, limit = decode(bench.folder / "model.pocket"), self.given.budget.max_bytes
+        pocket, limit = decode(bench.folder / "model.pocket"), self.given.budget.bytes
         found = encode(replace(pocket, metadata=card.metadata()))
         if limit is not None and len(found.data) > limit and card.unsure is not None:
             found = encode(replace(pocket, metadata=card._replace(unsure=round(card.unsure, 2)).metadata()))

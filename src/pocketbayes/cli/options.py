@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +11,12 @@ import typer
 
 from pocketbayes.cli.config import read_config
 from pocketbayes.cli.settings import argument, option, required
+from pocketbayes.compression.size import bytes_of
 
 if TYPE_CHECKING:
     from pocketbayes.posterior.priors import InitialSigma, Prior, Scale
 
 NETWORK, DATA, OUTPUT, BUDGET, PLAN = "Network", "Data", "Output", "Budget: exactly one", "How it works"
-_UNITS = {"": 1, "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
 class Call(NamedTuple):
@@ -167,11 +166,11 @@ class Made(TrainingData, WithNet, Options):
 
 
 def byte_count(text: str | int) -> int:
-    """90000, "90 KB" (thousands) or "88KiB" (1024s) as a number of bytes."""
-    match = re.fullmatch(r"\s*([\d_]*\.?\d+)\s*([KMG]I?)?B?\s*", str(text).upper())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is not a size. Write bytes such as 90000, 90KB or 88KiB")
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+    """A size as a number of bytes."""
+    try:
+        return bytes_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def numbers(text: str) -> list[float]:

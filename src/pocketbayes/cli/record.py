@@ -16,7 +16,7 @@ from pocketbayes import __version__
 from pocketbayes.cli.options import Call
 
 if TYPE_CHECKING:
-    from pocketbayes.compression.compress import CompressionReport
+    from pocketbayes.compression.stages import CompressionReport
     from pocketbayes.training.history import History
 
 _NOT_SETTINGS = {"as_json", "debug", "config", "restart"}

@@ -12,7 +12,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
-from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import typer
@@ -100,7 +99,7 @@ def nested(**looks: Mapping[str, Any]) -> Any:
     """A field that is a dataclass of the library; `looks` says more of options that need more.
 
     What may be said: `panel`, `metavar`, `also` (sentences after the help), `parse` with `typed` (the default as it
-    would be typed), and what `typer.Option` takes.  `every` is for all.
+    would be typed), `kind` (what is read), and what `typer.Option` takes.  `every` is for all.
     """
     return field(metadata={"looks": looks})
 
@@ -152,7 +151,7 @@ def _with_flags(text: str, known: Sequence[Setting]) -> str:
     """The library's message with options in place of fields: what has an underscore, or must be something."""
     flags = {s.name: s.flag for s in known}
     for name, flag in flags.items():
-        text = re.sub(rf"\b{name}\b" if "_" in name else rf"\b{name}(?= must\b)", flag, text)
+        text = re.sub(rf"\b{name}\b" if "_" in name else rf"\b{name}(?= (must|is a)\b)", flag, text)
     return text
 
 
@@ -173,10 +172,10 @@ def _of_library(kind: Any, looks: Mapping[str, Mapping[str, Any]]) -> list[Setti
         assert f.default is not MISSING
         look = dict(looks.get("every", {})) | dict(looks.get(f.name, {}))
         parse, typed = look.pop("parse", None), look.pop("typed", f.default)
+        read = look.pop("kind", hints[f.name]) if typed is None else type(typed)
         help = " ".join([helps[f.name], *look.pop("also", ())])
         info = _option_info(f.name, help=help, rich_help_panel=look.pop("panel", None), **look)
-        kind_typed = type(typed) if type(typed) is not NoneType else hints[f.name]
-        found.append(Setting(f.name, kind_typed, typed, info, parse))
+        found.append(Setting(f.name, read, typed, info, parse))
     return found
 
 
@@ -188,7 +187,7 @@ def _documented(kind: Any) -> dict[str, str]:
     """What the docstring says of each field under "Args:"."""
     text = (inspect.getdoc(kind) or "").partition("Args:\n")[2]
     found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
-    return {name: " ".join(help.split()) for name, help in found}
+    return {name: help[0].upper() + " ".join(help.split())[1:] for name, help in found}
 
 
 def told_type(kind: Any) -> type:

@@ -109,14 +109,14 @@ def _run(given: TrainOptions) -> dict[str, Any]:
     if given.weights is not None:
         settings["digest of the weights"] = digest(given.weights)
     bench = Workbench(out.with_name(f"{out.name}.checkpoints"), settings, restart=given.restart)
-    with bench.at_work():
-        started = time.monotonic()
-        history = _fit(given, model, likelihood, train, validation, bench.folder / "fit.safetensors")
-        seconds = time.monotonic() - started
-        trained = _finished(given, model, card, likelihood, validation)
-        _save(out, trained, bayesian=given.bayesian)
-        draws = {"samples": given.test_samples, "seed": given.seed}
-        scores = trained.evaluate(data.test.x, data.test.y, progress=True, **draws)
+    started = time.monotonic()
+    history = _fit(given, model, likelihood, train, validation, bench.folder / "fit.safetensors")
+    seconds = time.monotonic() - started
+    trained = _finished(given, model, card, likelihood, validation)
+    _save(out, trained, bayesian=given.bayesian)
+    draws = {"samples": given.test_samples, "seed": given.seed}
+    scores = trained.evaluate(data.test.x, data.test.y, progress=True, **draws)
+    bench.clear()
     return {
         **facts(given.call),
         "file": str(out),
@@ -190,7 +190,7 @@ def _finished(
     """The trained network with the noise that was learned, or with the threshold of "not sure"."""
     from pocketbayes.artifact.predictor import ClassAnswers, Predictor
     from pocketbayes.likelihood import Homoscedastic
-    from pocketbayes.prediction.selective import choose_threshold
+    from pocketbayes.prediction.threshold import choose_threshold
 
     trained = Predictor(model=model, card=card)
     if isinstance(likelihood, Homoscedastic):

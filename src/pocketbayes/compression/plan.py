@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Integral
 
+from pocketbayes.compression.size import bytes_of
 from pocketbayes.posterior.scales import FanIn, Scale
 
 
@@ -13,23 +16,32 @@ class Budget:
     """What the user asks for: a size, or the largest loss on validation data; exactly one of them.
 
     Args:
-        max_bytes: Size of the file.
-        max_accuracy_drop: Loss of validation accuracy, a fraction: 0.01 is one point.
-        max_nll_rise: Rise of validation NLL, in nats.
+        max_bytes: size of the file: 90000, "90KB", "88KiB".
+        max_accuracy_drop: loss of validation accuracy, a fraction: 0.01 is one point.
+        max_nll_rise: rise of validation NLL, in nats.
     """
 
-    max_bytes: int | None = None
+    max_bytes: int | str | None = None
     max_accuracy_drop: float | None = None
     max_nll_rise: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name, value in asdict(self).items() if value is not None]
+        given = {name: value for name, value in asdict(self).items() if value is not None}
         if len(given) != 1:
             raise ValueError(
-                f"compress needs exactly one of max_bytes, max_accuracy_drop, max_nll_rise; got {given or 'none'}."
+                "compress needs exactly one of max_bytes, max_accuracy_drop, max_nll_rise; "
+                f"got {list(given) or 'none'}."
             )
-        if asdict(self)[given[0]] < 0 or self.max_bytes == 0:
-            raise ValueError(f"compress: {given[0]} must be positive, got {asdict(self)[given[0]]}.")
+        if isinstance(self.max_bytes, str):
+            object.__setattr__(self, "max_bytes", bytes_of(self.max_bytes))
+        elif self.max_bytes is not None:
+            _require_whole("max_bytes", self.max_bytes, 1)
+        else:
+            _require_number(*given.popitem())
+
+    @property
+    def bytes(self) -> int | None:
+        return self.max_bytes if isinstance(self.max_bytes, int) else None
 
     def kept(self, before: Mapping[str, float], after: Mapping[str, float]) -> bool:
         """Whether the loss from `before` to `after` is within the budget."""
@@ -44,24 +56,31 @@ class Plan:
     """How `compress` works; the defaults suit a trained network.
 
     Args:
-        temperature: Of the posterior: the weight of the KL in training, and the factor on its variances at the start.
-            Choose on validation data.
-        prior: Standard deviation of the weights' prior.
-        fisher_batches: Batches that the Fisher information is measured on; None, or 0, for all.
-        posterior_epochs: Epochs on the ELBO before sharing.
-        epochs: Epochs that alternate with the assignment of labels.
-        finetune_epochs: Epochs with the labels frozen.
-        lr: Learning rate while sharing.
-        rho_lr: Learning rate of the sigmas while sharing; 0 keeps those of the start.
-        finetune_lr: Learning rate with the labels frozen.
-        distillation: Fraction of the teacher's answers in the targets, beside the labels; for classes.
-        calibrate: At the end, multiply all sigmas by the factor with the least validation NLL.
-        renew_every: Steps from one assignment of labels to the next; more is faster, and worse.
-        anneal: Fraction of the steps in which lambda rises to its value.
-        components: Codebook components to share, at most.
-        tries: Trainings in the search for a budget of loss.
-        samples: Draws in validation.
-        seed: All random numbers follow from it.
+        temperature: of the posterior: the weight of the KL in training, and the factor on the Laplace variances.
+        prior: standard deviation of the zero-mean prior that a plain network gets: a number, or `FanIn(gain)`.
+        fisher_batches: training batches that the Fisher information is averaged over; None for all.
+        posterior_epochs: epochs of training on the ELBO before sharing.
+        epochs: epochs of training that alternates with new labels.
+        finetune_epochs: epochs of training with frozen labels; kept only where validation data prefer it.
+        lr: learning rate of means and deterministic parameters before labels are frozen.
+        rho_lr: learning rate of the latent rhos while labels change; 0 keeps the Laplace sigmas.
+        finetune_lr: learning rate of everything once labels are frozen.
+        distillation: the teacher's fraction of the targets, from 0 to 1; classes only.
+        calibrate: at the end, multiply all sigmas by the factor that validation NLL prefers.
+        renew_every: training steps from one renewal of the labels to the next; more is faster, and worse.
+        anneal: the fraction of the steps in which lambda rises to its value.
+        components: the most components that the codebook may have.
+        tries: trainings in the search for `max_accuracy_drop` and `max_nll_rise`.
+        samples: draws in validation.
+        seed: of all random numbers.
+
+    Example:
+        >>> import pocketbayes as pb
+        >>> pb.Plan(epochs=8, temperature=0.01).finetune_epochs
+        1
+        >>> pb.Plan(epochs=1.5)
+        Traceback (most recent call last):
+        ValueError: compress: epochs must be a whole number, at least 1, got 1.5.
     """
 
     temperature: float = 0.1
@@ -83,22 +102,26 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"compress: temperature must be positive, got {self.temperature}.")
+        for name in ("renew_every", "components", "tries", "samples", "epochs"):
+            _require_whole(name, getattr(self, name), 1)
+        for name in ("posterior_epochs", "finetune_epochs", "seed"):
+            _require_whole(name, getattr(self, name), 0)
+        if self.fisher_batches is not None:
+            _require_whole("fisher_batches", self.fisher_batches, 1)
+        for name in ("temperature", "lr", "rho_lr", "finetune_lr"):
+            _require_number(name, getattr(self, name))
+        if self.temperature == 0:
+            raise ValueError("compress: temperature must be positive, got 0.")
         for name in ("distillation", "anneal"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"compress: {name} must be from 0 to 1, got {getattr(self, name)}.")
-        for name in ("renew_every", "components", "tries", "samples", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"compress: {name} must be at least 1, got {getattr(self, name)}.")
-        for name in (
-            "fisher_batches",
-            "posterior_epochs",
-            "finetune_epochs",
-            "lr",
-            "rho_lr",
-            "finetune_lr",
-            "seed",
-        ):
-            if not (getattr(self, name) or 0) >= 0:
-                raise ValueError(f"compress: {name} must be at least 0, got {getattr(self, name)}.")
+                raise ValueError(f"compress: {name} is a fraction, from 0 to 1, got {getattr(self, name)}.")
+
+
+def _require_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, Integral) or value < least:
+        raise ValueError(f"compress: {name} must be a whole number, at least {least}, got {value}.")
+
+
+def _require_number(name: str, value: object) -> None:
+    if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+        raise ValueError(f"compress: {name} must be a finite positive number or 0, got {value}.")

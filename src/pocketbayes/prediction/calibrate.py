@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, require_bayesian
-from pocketbayes.prediction.predict import evaluate
+from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.runs.progress import bar
 from pocketbayes.sharing.shared import Codebook
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Categorical, Likelihood, unpack
+from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.noise import (
     Bimodal,
     Gaussian,
@@ -29,13 +29,17 @@ from pocketbayes.noise import (
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.weights import require_bayesian
 from pocketbayes.posterior.with_noise import under_noise
+from pocketbayes.prediction.answer import Predictive, Regression
 from pocketbayes.prediction.ensemble import Ensemble
-from pocketbayes.prediction.predict import Predictive, Regression, reducer
+from pocketbayes.prediction.evaluate import ask
+from pocketbayes.prediction.inputs import device_of, labelled
+from pocketbayes.prediction.reduce import reducer
 from pocketbayes.runs.progress import track
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+EMPTY = "shape_sensitivity: the loader is empty. Pass one with at least one batch."
 SCORES = ("accuracy", "nll", "ece", "rmse")
 FAMILIES: dict[str, Noise] = {
     "two-point": TwoPoint(),
@@ -205,10 +209,7 @@ def shape_sensitivity(
     named = _named(families)
     _require_counts(samples, repeats, tolerance)
     require_bayesian(model)
-    likelihood = likelihood if likelihood is not None else Categorical()
-    batches = list(loader)
-    if not batches:
-        raise ValueError("shape_sensitivity: the loader is empty. Pass one with at least one batch.")
+    likelihood, batches = as_likelihood(likelihood), list(loader)
     everyone = {"Gaussian again": Gaussian(), **named}
     found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in everyone}
     own: list[dict[str, float]] = []
@@ -234,15 +235,9 @@ def _outcome(
     model: nn.Module, batches: list[Any], noise: Noise, likelihood: Likelihood, samples: int, seed: int
 ) -> _Outcome:
     reduce = reducer(likelihood, keep=True)
-    device = next((p.device for p in model.parameters()), None)
     with under_noise(model, noise):
         ensemble = Ensemble(model, samples=samples, seed=seed)
-        parts, targets = [], []
-        for raw in batches:
-            batch = unpack(raw, device)
-            parts.append(reduce(ensemble.outputs(*batch.args, **batch.kwargs)))
-            targets.append(batch.target)
-    answer = reduce.join(parts)
+        answer, targets = ask(ensemble, reduce, labelled(batches, device_of(model)), empty=EMPTY)
     scores = reduce.score(answer, torch.cat(targets))
     draws = answer.draws if isinstance(answer, Predictive | Regression) else answer
     assert isinstance(draws, Tensor)

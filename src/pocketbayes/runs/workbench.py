@@ -5,44 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pocketbayes.runs.files import write_atomically
+from pocketbayes.runs.resume import Note, locked
 
 
 class Workbench:
-    """OUT.checkpoints: made when a job starts, found by the same command run again, gone when all is done.
-
-    A run that was interrupted is protected from one with other options; one that failed is not, so that a failure
-    never stands in the way of its own correction.
-    """
+    """OUT.checkpoints: made when a job starts, found by the same command run again, gone when all is done."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, restart: bool = False) -> None:
         self.folder = folder
-        changed = self._changed(settings)
-        if restart or (changed and self.read("failed") is not None):
-            self.clear()
-        elif changed:
-            raise ValueError(
-                f"{self.folder}: an unfinished run with other options ({'; '.join(changed[:4])}). "
-                "Repeat that run's options to go on, or add --restart to begin anew."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        self.write("settings", settings)
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Work here: the folder goes when it succeeds; when it cannot succeed as it was asked to, that is noted."""
-        (self.folder / "failed.json").unlink(missing_ok=True)
-        try:
-            yield
-        except (ValueError, ArithmeticError) as error:
-            self.write("failed", {"error": str(error)})
-            raise
-        self.clear()
+        if restart and folder.exists():
+            with locked(folder):
+                self.clear()
+        advice = "Repeat that run's options to go on, or add --restart to begin anew."
+        self.resumed = Note(folder / "settings.json").claim(settings, advice=advice)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What `write` noted under that name."""
@@ -54,13 +34,6 @@ class Workbench:
 
     def clear(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _changed(self, settings: Mapping[str, Any]) -> list[str]:
-        """The settings that differ from those of the run whose folder this is."""
-        before, now = self.read("settings"), json.loads(json.dumps(settings))
-        if before is None:
-            return []
-        return [f"{k} was {before.get(k)}, is {v}" for k, v in now.items() if before.get(k) != v]
 
 
 def digest(path: Path) -> str:
