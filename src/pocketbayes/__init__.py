@@ -20,7 +20,7 @@ _HOME = {
     "mean_weights": "posterior.draws",
     "to_deterministic": "posterior.convert",
     "break_symmetry": "structure.breaking",
-    "kl_divergence": "training.objective",
+    "kl_divergence": "posterior.weights",
     "nelbo": "training.objective",
     "fit": "training.fit",
     "fit_map": "training.fit",

@@ -27,13 +27,13 @@ SMALL = (
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows by one with every batch trained on."""
     seen: list[object] = []
-    train_on = loop.Run._train_on
+    train_on = loop.TrainingRun.train_on
 
-    def counted(self: loop.Run, batch: object) -> object:
+    def counted(self: loop.TrainingRun, batch: object) -> object:
         seen.append(batch)
         return train_on(self, batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop.Run, "_train_on", counted)
+    monkeypatch.setattr(loop.TrainingRun, "train_on", counted)
     return seen
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from pocketbayes.artifact.numbers import Array, as_numpy
 from pocketbayes.artifact.pocket import (
     JSON,
-    Codebook,
     Fixed,
     Plain,
     Pocket,
@@ -22,6 +21,7 @@ from pocketbayes.artifact.pocket import (
     resolve,
 )
 from pocketbayes.errors import ArtifactError
+from pocketbayes.moments import Codebook, Moments
 from pocketbayes.structure.masks import mask_from_rule, random_signs
 
 Expand: TypeAlias = Callable[[JSON, tuple[int, ...]], Array]  # (rule, shape) -> mask, True where fixed
@@ -32,37 +32,33 @@ def expand_rule(rule: JSON, shape: tuple[int, ...]) -> Array:
     return mask_from_rule({**rule, "shape": list(shape)})
 
 
-class Law(NamedTuple):
-    """Mean and standard deviation of every weight of a tensor; sigma is 0 where a weight is fixed."""
+def moments_of(pocket: Pocket, name: str, expand: Expand = expand_rule) -> Moments[Array]:
+    """A tensor's moments in its own shape; sigma is 0 where a weight is fixed.
 
-    mu: Array  # [*shape]
-    sigma: Array  # [*shape]
-
-
-def law_of(pocket: Pocket, name: str, expand: Expand = expand_rule) -> Law:
-    """A stochastic tensor's dense (mu, sigma).  `expand` makes the mask of fixed weights that follow a rule."""
+    `expand` makes the mask of fixed weights that follow a rule.
+    """
     entry = resolve(pocket, name)
     if isinstance(entry, Plain):
-        return Law(entry.values, np.zeros(entry.shape, as_numpy(entry.dtype)))
-    mu, sigma = free_law(entry, pocket.codebook)
+        return Moments(entry.values, np.zeros(entry.shape, as_numpy(entry.dtype)))
+    mu, sigma = free_moments(entry, pocket.codebook)
     if entry.fixed is not None:
         mask = fixed_mask(entry.fixed, entry.shape, name, expand).reshape(-1)
         constants = fixed_values(entry.fixed, mask, entry.shape)
         mu, sigma = _fill(mask, mu, constants), _fill(mask, sigma, 0.0)
     kind = as_numpy(entry.dtype)
-    return Law(mu.astype(kind).reshape(entry.shape), sigma.astype(kind).reshape(entry.shape))
+    return Moments(mu.astype(kind).reshape(entry.shape), sigma.astype(kind).reshape(entry.shape))
 
 
-def free_law(entry: Stochastic, codebook: Codebook | None) -> tuple[Array, Array]:
-    """(mu, sigma) of the free weights, [free].
+def free_moments(entry: Stochastic, codebook: Codebook[Array] | None) -> Moments[Array]:
+    """Those of the free weights, [free].
 
     A blend has the moments of its mixture: m = sum a_k m_k, v = sum a_k (v_k + m_k^2) - m^2.
     """
     if not isinstance(entry, Shared):
-        return entry.mu, entry.sigma
+        return Moments(entry.mu, entry.sigma)
     assert codebook is not None  # a Pocket with shared entries has one
     m, v = _blend(entry, codebook)
-    k = len(codebook)
+    k = codebook.components
     both = []
     for book, outliers, blends in (
         (codebook.mu, entry.outlier_mu, m),
@@ -72,10 +68,10 @@ def free_law(entry: Stochastic, codebook: Codebook | None) -> tuple[Array, Array
         values[entry.labels == k] = outliers
         values[entry.labels == k + 1] = blends
         both.append(values)
-    return both[0], both[1]
+    return Moments(*both)
 
 
-def _blend(entry: Shared, codebook: Codebook) -> tuple[Array, Array]:
+def _blend(entry: Shared, codebook: Codebook[Array]) -> tuple[Array, Array]:
     """Mean and variance of the blended weights, [blends]."""
     mu, sigma = (part.astype(np.float64)[entry.components] for part in (codebook.mu, codebook.sigma))
     alphas = entry.alphas.astype(np.float64)
@@ -125,7 +121,7 @@ def _fill(mask: Array, free: Array, constants: Array | float) -> Array:
 
 def mean_weights(pocket: Pocket, expand: Expand = expand_rule) -> dict[str, Array]:
     """Every tensor at its mean; a tied name is the same array as its owner."""
-    return _each(pocket, lambda name: law_of(pocket, name, expand).mu)
+    return _each(pocket, lambda name: moments_of(pocket, name, expand).mu)
 
 
 def sample_weights(pocket: Pocket, seed: int, expand: Expand = expand_rule) -> dict[str, Array]:
@@ -139,7 +135,7 @@ def sample_weights(pocket: Pocket, seed: int, expand: Expand = expand_rule) -> d
         )
 
     def draw(name: str) -> Array:
-        mu, sigma = law_of(pocket, name, expand)
+        mu, sigma = moments_of(pocket, name, expand)
         if isinstance(resolve(pocket, name), Plain):
             return mu
         z = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(mu.shape, np.float32)

@@ -57,7 +57,7 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WE
         library=pocket.library,
         total_bytes=sum(parsed.sizes.values()),
         sections=parsed.sizes,
-        codebook=len(pocket.codebook or ()),
+        codebook=pocket.codebook.components if pocket.codebook else 0,
         tables=len(parsed.coded.tables),
         tensors=_tensors(parsed),
         noise=pocket.noise,
@@ -96,7 +96,7 @@ def _label_bits(entry: Shared, grouping: codec.Grouping, parsed: Parsed) -> floa
     levels = context.levels_of(parsed.pocket.codebook.mu)
     counts = codec.group_counts(entry.labels, layer, grouping.step, levels)
     rows = codec.count_of(parsed.coded.tables[list(grouping.tables)])
-    return sum(codec.Table(row, np.uint16).bits(c) for row, c in zip(rows, counts, strict=True))
+    return sum(codec.FrequencyTable(row, np.uint16).bits(c) for row, c in zip(rows, counts, strict=True))
 
 
 def _blend_bits(entry: Shared, parsed: Parsed) -> float:
@@ -105,4 +105,4 @@ def _blend_bits(entry: Shared, parsed: Parsed) -> float:
         return 0.0
     row = codec.count_of(parsed.coded.tables[parsed.coded.groupings[-1].tables[0]])
     counts = np.bincount(entry.components.reshape(-1), minlength=len(row))
-    return codec.Table(row, np.uint16).bits(counts) + 16.0 * (entry.alphas.size - len(entry.alphas))
+    return codec.FrequencyTable(row, np.uint16).bits(counts) + 16.0 * (entry.alphas.size - len(entry.alphas))

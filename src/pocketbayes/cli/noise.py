@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -64,9 +64,7 @@ def noise(given: NoiseOptions) -> Outcome:
         raise typer.BadParameter(f"--skip {given.skip} leaves nothing of {readings.shape[-1]} values")
     fit = fit_noise(readings[..., given.skip :], folds=given.folds)
     if given.plot is not None:
-        picture = io.BytesIO()
-        fit.plot().savefig(picture, format=given.plot.suffix[1:])
-        write_atomically(given.plot, picture.getvalue())
+        write_atomically(given.plot, _picture(fit, given.plot.suffix[1:]))
     shape = None if given.model is None else _shape_report(given, given.model, fit)
     told = {
         "file": str(given.samples_file),
@@ -80,6 +78,14 @@ def _require_picture(path: Path) -> None:
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise typer.BadParameter(f"--plot {path}: a picture is .svg, .png or .pdf")
     require_writable(path)
+
+
+def _picture(fit: NoiseFit, kind: Any) -> bytes:
+    """The fit as a file; an SVG is text."""
+    file = io.StringIO() if kind == "svg" else io.BytesIO()
+    fit.plot().save(file, format=kind)
+    found = file.getvalue()
+    return found.encode() if isinstance(found, str) else found
 
 
 def _shape_report(given: NoiseOptions, file: Path, fit: NoiseFit) -> ShapeReport:

@@ -14,7 +14,7 @@ from pocketbayes.cli.settings import argument, option, required
 from pocketbayes.compression.size import bytes_of
 
 if TYPE_CHECKING:
-    from pocketbayes.posterior.priors import InitialSigma, Prior, Scale
+    from pocketbayes.posterior.priors import GaussianPrior, InitialSigma, Scale
 
 NETWORK, DATA, OUTPUT, BUDGET, PLAN = "Network", "Data", "Output", "Budget: exactly one", "How it works"
 
@@ -208,7 +208,7 @@ def scale_from(text: str) -> Scale:
     return FanIn(value) if name == "fan-in" else value
 
 
-def prior_from(text: str) -> Prior:
+def prior_from(text: str) -> GaussianPrior:
     """A scale, for a prior around zero; `pretrained:SCALE`, for one around the given weights."""
     from pocketbayes.posterior.priors import Pretrained, ZeroMean
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pocketbayes.artifact.predictor import Predictor
     from pocketbayes.data import DataSet
     from pocketbayes.likelihood import Likelihood
-    from pocketbayes.posterior.priors import InitialSigma, Prior
+    from pocketbayes.posterior.priors import GaussianPrior, InitialSigma
     from pocketbayes.training.history import History
 
 BAYESIAN = "Bayesian"
@@ -50,7 +50,7 @@ class TrainOptions(Made, Seeded):
     lr: float = option(1e-3, "Learning rate of Adam, with a cosine.", min=0.0)
     clip: float | None = option(None, "Largest norm of the gradient.", min=0.0)
     patience: int | None = option(None, "Stop after so many epochs without a better NLL.", min=1)
-    prior: Prior | None = option(
+    prior: GaussianPrior | None = option(
         None,
         "Standard deviation of the weights' prior: 0.2, fan-in, fan-in:GAIN, or pretrained:0.1 around the given "
         "weights. By default fan-in with --bayesian, and none without.",

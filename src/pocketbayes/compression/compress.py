@@ -22,7 +22,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from pocketbayes.artifact import Encoded, Precision, encode
-from pocketbayes.artifact.store import save, to_pocket
+from pocketbayes.artifact.store import save
+from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.plan import Budget, Plan
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
@@ -31,6 +32,7 @@ from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.laplace import fisher_information, laplace_sigma
 from pocketbayes.posterior.priors import ZeroMean
+from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.calibrate import calibrate
 from pocketbayes.prediction.evaluate import evaluate
@@ -39,7 +41,7 @@ from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.resume import Claim, claimed
 from pocketbayes.sharing.latent import make_latent
 from pocketbayes.sharing.rate import Rate
-from pocketbayes.sharing.share import adopt, report_of, require_mean_field, share
+from pocketbayes.sharing.share import report_of, require_mean_field, share
 from pocketbayes.training.distillation import Distilled, several
 from pocketbayes.training.fit import fit
 
@@ -158,7 +160,7 @@ def _lessons(
 ) -> Iterable[Any]:
     if not teachers:
         return loader
-    return Distilled(loader, teachers, share=plan.distillation, likelihood=likelihood)
+    return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood)
 
 
 def _claimed(

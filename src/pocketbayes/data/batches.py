@@ -106,7 +106,7 @@ class DataSet(Dataset[tuple[Tensor, Tensor]]):
 
 
 def hold_out(data: DataSet, fraction: float = 0.1, seed: int = 0) -> tuple[DataSet, DataSet]:
-    """(training, validation): a random `fraction` of the examples set aside, from every class its share."""
+    """(training, validation): a random `fraction` of the examples set aside, from every class in proportion."""
     order = stratified_order(data.y if data.classes is not None else torch.zeros(len(data)), seed)
     kept, held = divide(order, fraction, data.name)
     return data.subset(kept), data.subset(held)
@@ -119,7 +119,7 @@ def stratified_order(labels: Tensor, seed: int) -> Tensor:
 
 
 def divide(order: Tensor, fraction: float, name: str) -> tuple[Tensor, Tensor]:
-    """(rest, sample), sorted: evenly spaced places along `order`, so each class gives its share up to one."""
+    """(rest, sample), sorted: evenly spaced places along `order`, so each class gives in proportion, up to one."""
     count = round(len(order) * fraction)
     if not 0 < count < len(order):
         raise ValueError(

@@ -125,9 +125,9 @@ def measured_scaling(x: Array) -> Scaling:
         counts = np.stack(
             [np.bincount(x[:, c].ravel(), minlength=256) for c in range(x.shape[1])]
         )  # [C, 256]
-        share, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255.0
-        mean = share @ value
-        std = np.sqrt((share * (value - mean[:, None]) ** 2).sum(1))
+        fraction, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255.0
+        mean = fraction @ value
+        std = np.sqrt((fraction * (value - mean[:, None]) ** 2).sum(1))
         full = 255.0
     else:
         axes = (0, *range(2, x.ndim))

@@ -14,7 +14,16 @@ def require_positive(what: str, value: float) -> None:
 
 @dataclass(frozen=True)
 class FanIn:
-    """A scale of gain / sqrt(inputs of a neuron), layer by layer."""
+    """A scale of gain / sqrt(inputs of a neuron), layer by layer: as a prior's sigma, or as where sigmas start.
+
+    Args:
+        gain: the scale of a layer with one input; 1 keeps the size of activations from layer to layer.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([100, 2]), prior=pb.ZeroMean(pb.FanIn(2.0)))
+        >>> print(pb.describe(model)[0].note)  # 2 / sqrt(100)
+        median sigma 0.0..., prior N(0, 0.2^2)
+    """
 
     gain: float = 1.0
 

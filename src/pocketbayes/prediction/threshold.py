@@ -35,7 +35,7 @@ def choose_threshold(answer: Predictive, labels: Tensor, max_risk: float | None 
         >>> p = torch.tensor([0.9, 0.8, 0.7, 0.6])
         >>> zeros = torch.zeros(4)
         >>> answer = pb.Predictive(probs=torch.stack([p, 1 - p], 1), entropy=zeros, aleatoric=zeros, epistemic=zeros)
-        >>> choose_threshold(answer, torch.tensor([0, 0, 1, 0]), max_risk=0.0)  # the third is wrong
+        >>> pb.choose_threshold(answer, torch.tensor([0, 0, 1, 0]), max_risk=0.0)  # the third is wrong
         0.8001
     """
     if max_risk is not None and not 0 <= max_risk <= 1:

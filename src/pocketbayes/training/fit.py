@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
-from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip, to_deterministic
+from pocketbayes.posterior.convert import reason_to_skip, to_deterministic
 from pocketbayes.posterior.draws import mean_weights, one_draw
-from pocketbayes.posterior.priors import Prior, scale_of
-from pocketbayes.posterior.weights import require_bayesian, stochastic_weights, unwrap
+from pocketbayes.posterior.priors import GaussianPrior, scale_of
+from pocketbayes.posterior.surgery import parameters_with_owners
+from pocketbayes.posterior.weights import kl_divergence, require_bayesian, stochastic_weights, unwrap
 from pocketbayes.runs import randomness
 from pocketbayes.training.history import Epoch, History, Settings
 from pocketbayes.training.loop import OptimizerFactory, ScheduleFactory, Task, TrainingRun, train
-from pocketbayes.training.objective import kl_divergence
 
 
 def fit(
@@ -134,7 +134,7 @@ def fit_map(
     loader: Iterable[Any],
     *,
     epochs: int,
-    prior: Prior | None = None,
+    prior: GaussianPrior | None = None,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     num_data: int | None = None,
     lr: float = 1e-3,
@@ -203,7 +203,7 @@ def fit_map(
         )
 
 
-def negative_log_prior(model: nn.Module, prior: Prior | None) -> Callable[[nn.Module], Tensor]:
+def negative_log_prior(model: nn.Module, prior: GaussianPrior | None) -> Callable[[nn.Module], Tensor]:
     """A function that returns -ln p(w) of the model up to a constant, nats: the sum of (w - m)^2 / (2 s^2)."""
     bayesian = stochastic_weights(model)
     if bayesian and prior is not None:

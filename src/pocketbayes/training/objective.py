@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.likelihood import Batch, Likelihood, as_likelihood, unpack
-from pocketbayes.posterior.weights import kl_of
+from pocketbayes.posterior.weights import kl_divergence
 
 
 class Nelbo(NamedTuple):
@@ -19,27 +19,6 @@ class Nelbo(NamedTuple):
     loss: Tensor  # nll + temperature kl / num_data
     nll: Tensor  # mean over the batch and the draws, nats
     kl: Tensor  # of all weights, nats, not scaled
-
-
-def kl_divergence(model: nn.Module) -> Tensor:
-    """KL(q || p) of a Bayesian model: the cost in nats of what its weights know beyond their priors.
-
-    Eq. (4) of docs/method.md.
-
-    Args:
-        model: a network that `bayesianize` converted.
-
-    Returns:
-        The sum over all stochastic weights in nats, a scalar that gradients flow through.
-
-    Example:
-        >>> import torch, pocketbayes as pb
-        >>> model = pb.bayesianize(torch.nn.Linear(2, 1, bias=False), prior=pb.ZeroMean(0.5), sigma=pb.Absolute(0.5))
-        >>> _ = model.load_state_dict({"weight": torch.tensor([[0.5, 0.0]])}, strict=False)
-        >>> f"{float(pb.kl_divergence(model)):.3f}"  # equal sigmas: the squared shift over twice the variance
-        '0.500'
-    """
-    return kl_of(model)
 
 
 def nelbo(
