@@ -27,7 +27,7 @@ from experiments.record import RESULTS, new_figure, save_figure, versions, write
 from experiments.sharing.bench import DRAWS, METRICS, PRIOR, Bench, arguments, bench_of, quality, scores
 from experiments.sharing.train_network import MODELS
 from pocketbayes.artifact import Precision
-from pocketbayes.cli.card import card_of
+from pocketbayes.artifact.card import card_of
 from pocketbayes.runs.files import write_atomically
 
 RESULT = RESULTS / "sharing/frontier.json"

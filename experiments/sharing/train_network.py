@@ -27,7 +27,7 @@ from torch import nn
 import pocketbayes as pb
 from experiments.record import command_line, versions, write_result
 from pocketbayes import data, nets
-from pocketbayes.cli.card import card_of
+from pocketbayes.artifact.card import card_of
 from pocketbayes.runs.files import write_atomically
 from pocketbayes.training.history import Epoch
 

@@ -42,6 +42,8 @@ _HOME = {
     "save": "artifact.store",
     "load": "artifact.store",
     "read": "artifact.store",
+    "open": "artifact.predictor",
+    "Predictor": "artifact.predictor",
     "fit_noise": "noise",
     "with_noise": "posterior.with_noise",
     "energy_distance": "noise",

@@ -8,16 +8,22 @@ from dataclasses import asdict, dataclass
 from numbers import Integral
 
 from pocketbayes.compression.size import bytes_of
-from pocketbayes.posterior.priors import FanIn, Scale
+from pocketbayes.posterior.scales import FanIn, Scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What the user asks for: a size, or the largest loss on validation data."""
+    """What the user asks for: a size, or the largest loss on validation data; exactly one of them.
 
-    max_bytes: int | str | None = None  # "90KB" becomes 90000
-    max_accuracy_drop: float | None = None  # a fraction: 0.01 is one point
-    max_nll_rise: float | None = None  # nats
+    Args:
+        max_bytes: size of the file: 90000, "90KB", "88KiB".
+        max_accuracy_drop: loss of validation accuracy, a fraction: 0.01 is one point.
+        max_nll_rise: rise of validation NLL, in nats.
+    """
+
+    max_bytes: int | str | None = None
+    max_accuracy_drop: float | None = None
+    max_nll_rise: float | None = None
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in asdict(self).items() if value is not None}

@@ -27,6 +27,11 @@ class Scaling(NamedTuple):
         # Two passes over a batch, and the first turns bytes into floats by type promotion.
         return (x - (self.mean * self.full).view(shape)).div_((self.std * self.full).view(shape))
 
+    def rounded(self) -> Scaling:
+        """To six significant digits, so that a file that states it states it exactly."""
+        mean, std = ([float(f"{v:.6g}") for v in t.tolist()] for t in (self.mean, self.std))
+        return self._replace(mean=torch.tensor(mean), std=torch.tensor(std))
+
     def undo(self, x: Tensor) -> Tensor:
         """The way back, float32 in raw units."""
         shape = (-1, *[1] * (x.ndim - 2))

@@ -10,32 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
-def _require_positive(what: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{what} must be a positive finite number, got {value}.")
-
-
-@dataclass(frozen=True)
-class FanIn:
-    """A scale of gain / sqrt(inputs of a neuron), layer by layer: as a prior's sigma, or as where sigmas start.
-
-    Args:
-        gain: the scale of a layer with one input; 1 keeps the size of activations from layer to layer.
-
-    Example:
-        >>> model = pb.bayesianize(pb.nets.mlp([100, 2]), prior=pb.ZeroMean(pb.FanIn(2.0)))
-        >>> print(pb.describe(model)[0].note)  # 2 / sqrt(100)
-        median sigma 0.0..., prior N(0, 0.2^2)
-    """
-
-    gain: float = 1.0
-
-    def __post_init__(self) -> None:
-        _require_positive("FanIn: gain", self.gain)
-
-
-Scale = float | FanIn
+from pocketbayes.posterior.scales import FanIn as FanIn
+from pocketbayes.posterior.scales import Scale as Scale
+from pocketbayes.posterior.scales import require_positive
 
 
 def scale_of(scale: Scale, weight: Tensor) -> float:
@@ -53,7 +30,7 @@ class GaussianPrior(ABC):
 
     def __post_init__(self) -> None:
         if not isinstance(self.sigma, FanIn):
-            _require_positive(f"{type(self).__name__}: sigma", self.sigma)
+            require_positive(f"{type(self).__name__}: sigma", self.sigma)
 
     @abstractmethod
     def mean(self, weight: Tensor) -> Tensor | None:
@@ -107,7 +84,7 @@ class Absolute:
     sigma: float = 0.01
 
     def __post_init__(self) -> None:
-        _require_positive("Absolute: sigma", self.sigma)
+        require_positive("Absolute: sigma", self.sigma)
 
 
 @dataclass(frozen=True)
@@ -130,8 +107,8 @@ class Relative:
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        _require_positive("Relative: delta", self.delta)
-        _require_positive("Relative: floor", self.floor)
+        require_positive("Relative: delta", self.delta)
+        require_positive("Relative: floor", self.floor)
 
 
 InitialSigma = Absolute | Relative | FanIn | Mapping[str, Tensor]

@@ -13,6 +13,7 @@ from pocketbayes.prediction.answer import Regression as Regression
 from pocketbayes.prediction.ensemble import Ensemble
 from pocketbayes.prediction.inputs import device_of, slices
 from pocketbayes.prediction.reduce import reducer
+from pocketbayes.runs.progress import track
 
 
 @overload
@@ -26,6 +27,7 @@ def predict(
     batch_size: int = 256,
     draws: bool = False,
     max_bytes: int = 2 << 30,
+    progress: bool = False,
 ) -> Predictive: ...
 
 
@@ -40,6 +42,7 @@ def predict(
     batch_size: int = 256,
     draws: bool = False,
     max_bytes: int = 2 << 30,
+    progress: bool = False,
 ) -> Regression: ...
 
 
@@ -54,6 +57,7 @@ def predict(
     batch_size: int = 256,
     draws: bool = False,
     max_bytes: int = 2 << 30,
+    progress: bool = False,
 ) -> Predictive | Regression | Tensor: ...
 
 
@@ -67,6 +71,7 @@ def predict(
     batch_size: int = 256,
     draws: bool = False,
     max_bytes: int = 2 << 30,
+    progress: bool = False,
 ) -> Predictive | Regression | Tensor:
     """What the model says about `x`, averaged over `samples` draws of its weights.  Eq. (6) of docs/method.md.
 
@@ -83,6 +88,7 @@ def predict(
         batch_size: examples in a forward pass; the answer does not depend on it.
         draws: keep what each draw said.
         max_bytes: memory for drawn weights; draws beyond it are made again for each batch.
+        progress: show a bar on a terminal.
 
     Returns:
         A `Predictive` for a categorical likelihood, a `Regression` for a Homoscedastic or Heteroscedastic one, and the
@@ -99,6 +105,6 @@ def predict(
     ensemble = Ensemble(model, samples=samples, seed=seed, max_bytes=max_bytes)
     reduce = reducer(as_likelihood(likelihood), keep=draws)
     answer: Predictive | Regression | Tensor = reduce.join(
-        [reduce(ensemble.outputs(*b.args, **b.kwargs)) for b in inputs]
+        [reduce(ensemble.outputs(*b.args, **b.kwargs)) for b in track(inputs, "predict", enabled=progress)]
     )
     return answer
