@@ -200,7 +200,7 @@ def _plain_copies(pocket: Pocket, model: nn.Module) -> Iterator[Copy]:
                 _require_finite(name, values, {"number": values[source.isfinite()]})
             elif not torch.equal(values.to(source), source):
                 raise ArtifactError(
-                    f"{name}: holds {entry.dtype}, and the model {values.dtype}, which cannot hold some of its numbers. "
+                    f"{name}: holds {entry.dtype}, and the model {values.dtype}, which cannot hold them all. "
                     "Build the model in the types of the file."
                 )
             yield state[name], values
