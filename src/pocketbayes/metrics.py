@@ -134,7 +134,7 @@ def uncertainty_from_means(mean_probs: Tensor, mean_entropy: Tensor) -> Uncertai
 
 
 class RiskCoverage(NamedTuple):
-    """Error rate among the k most confident examples, k = 1..N."""
+    """Mean loss, the error rate for classes, among the k most confident examples, k = 1..N."""
 
     coverage: Tensor  # [N], k / N
     risk: Tensor  # [N]
@@ -143,19 +143,25 @@ class RiskCoverage(NamedTuple):
 def risk_coverage(probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> RiskCoverage:
     """The error rate if only the most confident fraction of the examples is answered.
 
-    `confidence` [N] is the largest probability unless given (minus the epistemic uncertainty, say).  Ties are
-    taken in random order, in expectation, so the curve does not depend on how the data are sorted.
+    `confidence` [N] is the largest probability unless given (minus the epistemic uncertainty, say).
     """
     probs, labels = _checked(probs, labels)
-    confidence = probs.amax(1) if confidence is None else _finite("confidence", confidence)
-    if confidence.shape != labels.shape:
-        raise ValueError(f"risk_coverage: confidence must be [{len(labels)}], got {tuple(confidence.shape)}.")
+    return loss_coverage(1.0 - _hits(probs, labels), probs.amax(1) if confidence is None else confidence)
+
+
+def loss_coverage(losses: Tensor, confidence: Tensor) -> RiskCoverage:
+    """The mean of `losses` [N] over the most confident fraction of the examples.
+
+    Ties are taken in random order, in expectation, so the curve does not depend on how the data are sorted.
+    """
+    losses, confidence = _finite("losses", losses), _finite("confidence", confidence).to(losses.device)
+    if confidence.shape != losses.shape or losses.ndim != 1:
+        raise ValueError(f"confidence must be [{len(losses)}], got {tuple(confidence.shape)}.")
     ordered, order = confidence.sort(descending=True)
-    errors = 1.0 - _hits(probs, labels)[order]
     group, size = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)[1:]
-    expected = (torch.bincount(group, errors) / size)[group]  # [N], a tied example errs like its tie's mean
-    rank = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=probs.device)
-    return RiskCoverage(rank / len(labels), expected.cumsum(0) / rank)
+    expected = (torch.bincount(group, losses[order]) / size)[group]  # [N], a tied example has its tie's mean
+    rank = torch.arange(1, len(losses) + 1, dtype=torch.float64, device=losses.device)
+    return RiskCoverage(rank / len(losses), expected.cumsum(0) / rank)
 
 
 def aurc(probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> float:

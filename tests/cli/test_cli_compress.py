@@ -27,13 +27,13 @@ SMALL = (
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows by one with every batch trained on."""
     seen: list[object] = []
-    train_on = loop.Run._train_on
+    train_on = loop.TrainingRun.train_on
 
-    def counted(self: loop.Run, batch: object) -> object:
+    def counted(self: loop.TrainingRun, batch: object) -> object:
         seen.append(batch)
         return train_on(self, batch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop.Run, "_train_on", counted)
+    monkeypatch.setattr(loop.TrainingRun, "train_on", counted)
     return seen
 
 
@@ -185,6 +185,9 @@ def test_an_unfinished_run_is_continued_by_the_same_options_only(
 def test_restart_begins_anew(here: Path, capsys: pytest.CaptureFixture[str], batches: list[object]) -> None:
     (here / "made.checkpoints").mkdir()
     (here / "made.checkpoints" / "settings.json").write_text('{"temperature": 0.5}')
+    (
+        here / "made.checkpoints" / "posterior.safetensors"
+    ).touch()  # without any work there is nothing to protect
     assert "--restart" in complaint(SMALL, 1, capsys)
     assert len(batches) == 0
     result(f"{SMALL} --restart", capsys)

@@ -1,4 +1,4 @@
-"""`pocketbayes noise`: which law a device's noise follows, and whether a network minds it."""
+"""`pocketbayes noise`: which law a device's noise follows, and whether a network is sensitive to it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def noise(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option("--model", metavar="FILE", help="A pocket file: does the network mind this noise?"),
+        typer.Option(
+            "--model", metavar="FILE", help="A pocket file: is the network sensitive to this noise?"
+        ),
     ] = None,
     data: o.Data = None,
     folder: o.Folder = None,
@@ -85,9 +87,7 @@ def noise(
         raise typer.BadParameter(f"--skip {skip} leaves nothing of {readings.shape[-1]} values")
     fit = fit_noise(readings[..., skip:], folds=folds)
     if plot is not None:
-        picture = io.BytesIO()
-        fit.plot().savefig(picture, format=plot.suffix[1:])
-        write_atomically(plot, picture.getvalue())
+        write_atomically(plot, _picture(fit, plot.suffix[1:]))
     shape = None
     if opened is not None and request is not None:
         test = Data(request, opened.card.scaling, opened.card.target_scaling).test
@@ -110,6 +110,14 @@ def _require_picture(path: Path) -> None:
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise typer.BadParameter(f"--plot {path}: a picture is .svg, .png or .pdf")
     require_writable(path)
+
+
+def _picture(fit: NoiseFit, kind: Any) -> bytes:
+    """The fit as a file; an SVG is text."""
+    file = io.StringIO() if kind == "svg" else io.BytesIO()
+    fit.plot().save(file, format=kind)
+    found = file.getvalue()
+    return found.encode() if isinstance(found, str) else found
 
 
 def _shape_report(

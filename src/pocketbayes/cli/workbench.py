@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketbayes.runs.files import write_atomically
+from pocketbayes.runs.resume import Note, locked
 
 
 class Workbench:
@@ -17,14 +18,11 @@ class Workbench:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, restart: bool = False) -> None:
         self.folder = folder
-        if restart:
-            self.clear()
-        self.resumed = (folder / "settings.json").exists()
-        if self.resumed:
-            self._require_same(settings)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.write("settings", settings)
+        if restart and folder.exists():
+            with locked(folder):
+                self.clear()
+        advice = "Repeat that run's options to go on, or add --restart to begin anew."
+        self.resumed = Note(folder / "settings.json").claim(settings, advice=advice)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What `write` noted under that name."""
@@ -36,16 +34,6 @@ class Workbench:
 
     def clear(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _require_same(self, settings: Mapping[str, Any]) -> None:
-        before = self.read("settings") or {}
-        now = json.loads(json.dumps(settings))
-        changed = [f"{k} was {before.get(k)}, is {v}" for k, v in now.items() if before.get(k) != v]
-        if changed:
-            raise ValueError(
-                f"{self.folder}: an unfinished run with other options ({'; '.join(changed[:4])}). "
-                "Repeat that run's options to go on, or add --restart to begin anew."
-            )
 
 
 def digest(path: Path) -> str:

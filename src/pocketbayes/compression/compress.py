@@ -160,7 +160,7 @@ def _lessons(
 ) -> Iterable[Any]:
     if not teachers:
         return loader
-    return Distilled(loader, teachers, share=plan.distillation, likelihood=likelihood)
+    return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood)
 
 
 def _claimed(

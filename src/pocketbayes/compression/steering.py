@@ -24,7 +24,7 @@ class Steering:
         smallest: bytes of the file with a single component.
         size_of: bytes of the file of a model with frozen labels, a copy that it may change.
         renew_every: steps of training to a renewal.
-        anneal: the fraction of the training during which lambda grows to its value.
+        anneal: the fraction of the training in which lambda grows to its value.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from pocketbayes.noise.measured import Empirical, QuantileTable
 from pocketbayes.noise.state import StateDependent
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import altair as alt
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 _LEVELS = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
@@ -59,8 +59,11 @@ class NoiseFit:
     def __str__(self) -> str:
         return "\n".join([*_cell_lines(self.cells), *_table_lines(self), *_caution_lines(self.cells)])
 
-    def plot(self) -> Figure:
-        """The pooled reads against the chosen family and its runners-up: densities, and quantiles against quantiles."""
+    def plot(self) -> alt.HConcatChart:
+        """The pooled reads against the chosen family and its runners-up: densities, and quantiles against quantiles.
+
+        A chart of Altair's, which shows itself in a notebook; `.save("fit.svg")` writes it.
+        """
         from pocketbayes.noise.figure import fit_figure
 
         return fit_figure(self)
