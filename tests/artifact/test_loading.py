@@ -45,6 +45,13 @@ def nested(depth: int) -> dict[str, Any]:
     return noise
 
 
+def averages(depth: int) -> dict[str, Any]:
+    noise: dict[str, Any] = {"family": "Laplace"}
+    for _ in range(depth):
+        noise = {"family": "Averaged", "noise": noise, "devices": 3}
+    return noise
+
+
 def states() -> dict[str, Any]:
     inner = {"family": "Gaussian"}
     count = 5000
@@ -134,6 +141,11 @@ WRONG: dict[str, tuple[Callable[[], Pocket], torch.dtype, str]] = {
         "noise: more than",
     ),
     "noise of 5000 states": (lambda: with_noise(states()), torch.float32, "noise: more than"),
+    "noise of few devices of few devices and so on": (
+        lambda: with_noise(averages(20)),
+        torch.float32,
+        "noise: more than",
+    ),
     "noise of a thousand million devices": (
         lambda: with_noise({"family": "Averaged", "noise": {"family": "Laplace"}, "devices": 10**9}),
         torch.float32,
@@ -170,6 +182,13 @@ def test_a_file_that_fits_changes_the_fingerprint(tmp_path: Path) -> None:
     before = fingerprint(model)
     pb.load(tmp_path / "a", model)
     assert fingerprint(model) != before
+
+
+def test_noise_with_large_whole_numbers_that_are_no_devices_is_loaded(tmp_path: Path) -> None:
+    noise = pb.noise.Drifted(pb.noise.averaged(pb.noise.Laplace(), 4), time=10**9, exponent=0.01)
+    pb.save(pb.bayesianize(net(), noise=noise), tmp_path / "a")
+    model = pb.load(tmp_path / "a", net())
+    assert all(site.weight.noise == noise for site in stochastic_weights(model))
 
 
 def test_a_model_without_shapes_yet_is_told_to_run_first(tmp_path: Path) -> None:

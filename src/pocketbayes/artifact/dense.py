@@ -57,26 +57,26 @@ def free_moments(entry: Stochastic, codebook: Codebook[Array] | None) -> Moments
     if not isinstance(entry, Shared):
         return Moments(entry.mu, entry.sigma)
     assert codebook is not None  # a Pocket with shared entries has one
-    m, v = _blend(entry, codebook)
-    k = codebook.components
-    both = []
-    for book, outliers, blends in (
-        (codebook.mu, entry.outlier_mu, m),
-        (codebook.sigma, entry.outlier_sigma, np.sqrt(v)),
-    ):
-        values = np.append(book, [0, 0]).astype(book.dtype)[entry.labels]
-        values[entry.labels == k] = outliers
-        values[entry.labels == k + 1] = blends
-        both.append(values)
-    return Moments(*both)
+    outliers = entry.outlier_mu, entry.outlier_sigma
+    parts = zip(codebook, outliers, _blended(entry, codebook), strict=True)
+    return Moments(*(_assemble(entry.labels, *part) for part in parts))
 
 
-def _blend(entry: Shared, codebook: Codebook[Array]) -> tuple[Array, Array]:
-    """Mean and variance of the blended weights, [blends]."""
-    mu, sigma = (part.astype(np.float64)[entry.components] for part in (codebook.mu, codebook.sigma))
+def _assemble(labels: Array, book: Array, outliers: Array, blends: Array) -> Array:
+    """Values of all free weights from those of the components, the outliers and the blends."""
+    values = np.append(book, [0, 0]).astype(book.dtype)[labels]
+    values[labels == len(book)] = outliers
+    values[labels == len(book) + 1] = blends
+    return values
+
+
+def _blended(entry: Shared, codebook: Codebook[Array]) -> Moments[Array]:
+    """Those of the blended weights, [blends]."""
+    mu, sigma = (part.astype(np.float64)[entry.components] for part in codebook)
     alphas = entry.alphas.astype(np.float64)
     m = (alphas * mu).sum(1)
-    return m, (alphas * (sigma**2 + (mu - m[:, None]) ** 2)).sum(1)  # the same v, without cancellation
+    var = (alphas * (sigma**2 + (mu - m[:, None]) ** 2)).sum(1)  # the same v, without cancellation
+    return Moments(m, np.sqrt(var))
 
 
 def fixed_mask(fixed: Fixed, shape: tuple[int, ...], name: str, expand: Expand = expand_rule) -> Array:

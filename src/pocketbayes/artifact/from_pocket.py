@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -176,11 +177,11 @@ def _require_modest(description: Any) -> None:
     """Refuse descriptions that would take long to build or to draw from."""
     families, devices, level = 0, 1, [description]
     for _ in range(2 * MAX_DEPTH):  # a list of families is a level of its own
-        families += sum(isinstance(value, Mapping) for value in level)
-        for value in level:
-            devices *= max(1, abs(value)) if type(value) is int else 1
-        inner = [v.values() if isinstance(v, Mapping) else v for v in level if isinstance(v, Mapping | list)]
-        level = [value for values in inner for value in values]
+        found = [value for value in level if isinstance(value, Mapping)]
+        families += len(found)
+        devices *= math.prod(n for value in found if type(n := value.get("devices", 1)) is int)
+        lists = [value for value in level if isinstance(value, list)]
+        level = [inner for values in (*lists, *(value.values() for value in found)) for inner in values]
     if level or families > MAX_FAMILIES or devices > MAX_DEVICES:
         raise ArtifactError(
             f"noise: more than {MAX_FAMILIES} families, {MAX_DEPTH} within each other or {MAX_DEVICES} devices a weight"
@@ -199,7 +200,8 @@ def _plain_copies(pocket: Pocket, model: nn.Module) -> Iterator[Copy]:
                 _require_finite(name, values, {"number": values[source.isfinite()]})
             elif not torch.equal(values.to(source), source):
                 raise ArtifactError(
-                    f"{name}: holds {entry.dtype}, and the model {values.dtype}, which lacks some."
+                    f"{name}: holds {entry.dtype}, and the model {values.dtype}, which cannot hold them all. "
+                    "Build the model in the types of the file."
                 )
             yield state[name], values
 

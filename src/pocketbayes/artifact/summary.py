@@ -19,7 +19,7 @@ class TensorSummary(NamedTuple):
     """One tensor; `bits` are those of its labels, numbers and blends; tables, masks and priors not counted."""
 
     name: str
-    kind: str  # plain, normal, shared or tied
+    kind: str  # plain, mean-field, shared or tied
     shape: tuple[int, ...]
     dtype: str
     bits: float
@@ -80,13 +80,13 @@ def _tensor(name: str, entry: Entry, parsed: Parsed, groupings: Iterator[codec.G
         code = numbers.plain_code(entry.values, entry.dtype, entry.bits or at.plain)
         bits = 8.0 * numbers.nbytes(code, entry.values.size)
         return TensorSummary(name, "plain", entry.shape, entry.dtype, bits, 0, 0, 0)
-    kind, fixed = ("normal", "shared")[isinstance(entry, Shared)], size_of(entry) - free_of(entry)
-    laws = entry.outlier_mu.size if isinstance(entry, Shared) else entry.mu.size
-    bits = 8.0 * (numbers.nbytes(at.mu_code, laws) + numbers.nbytes(at.sigma_code, laws))
-    if isinstance(entry, Shared):
-        bits += _label_bits(entry, next(groupings), parsed) + _blend_bits(entry, parsed)
-        return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, laws, len(entry.alphas))
-    return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, 0, 0)
+    kind, fixed = ("mean-field", "shared")[isinstance(entry, Shared)], size_of(entry) - free_of(entry)
+    pairs = entry.outlier_mu.size if isinstance(entry, Shared) else entry.mu.size
+    bits = 8.0 * (numbers.nbytes(at.mu_code, pairs) + numbers.nbytes(at.sigma_code, pairs))
+    if not isinstance(entry, Shared):
+        return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, 0, 0)
+    bits += _label_bits(entry, next(groupings), parsed) + _blend_bits(entry, parsed)
+    return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, pairs, len(entry.alphas))
 
 
 def _label_bits(entry: Shared, grouping: codec.Grouping, parsed: Parsed) -> float:

@@ -133,7 +133,7 @@ class Merge:
 
     distance: AbsoluteDistance | RelativeDistance = RelativeDistance(0.1)
     gradient: float | None = None  # tau_g, on |g_i - g_j|
-    variance: float | None = None  # tau_v, on the difference of the scalar laws' variances
+    variance: float | None = None  # tau_v, on the difference of the components' variances
     rule: MergeRule = MomentMatch()
 
     def __post_init__(self) -> None:
