@@ -17,7 +17,14 @@ from pocketbayes.moments import Codebook
 from pocketbayes.posterior.convert import swap
 from pocketbayes.posterior.gaussian import Moments, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, common, stochastic_weights
-from pocketbayes.sharing.evidence import check, coarsen, gather_evidence, statistics, sums_by_label
+from pocketbayes.sharing.evidence import (
+    check,
+    coarsen,
+    gather_evidence,
+    sample,
+    statistics,
+    sums_by_label,
+)
 from pocketbayes.sharing.labels import RateSharing, Table, label_weights
 from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.sharing.rate import (
@@ -157,19 +164,18 @@ def _relabel(job: tuple[LatentWeight, Tensor, Tensor]) -> Tensor:
     """Label one layer's weights at its price [4, K + 1]; sums of phi by label [K + 1, 4], estimated if it is large."""
     weight, mu, price = job
     mu, rho, label = mu.reshape(-1), weight.rho.detach().reshape(-1), weight.labels.view(-1)
-    step = -(-len(mu) // SAMPLE)
-    some_mu, some_rho = mu[::step].cpu(), rho[::step].cpu()
+    some_mu, some_rho = (sample(x, SAMPLE).cpu() for x in (mu, rho))
     some_sigma = sigma_from_rho(some_rho)
     check([some_mu], [some_sigma])
     phi = statistics(some_mu, some_sigma)
-    if step == 1:
+    if len(mu) <= SAMPLE:
         label.copy_(cheapest(phi, price))
     else:
         table = Table.of(some_mu, some_rho, price).to(label.device)
         size = PIECE if label.device.type == "cpu" else len(label)
         for m, r, out in zip(mu.split(size), rho.split(size), label.split(size), strict=True):
             out.copy_(table.look_up(m, r))
-    return sums_by_label(phi, label[::step].cpu(), price.shape[1]) * (len(mu) / len(phi))
+    return sums_by_label(phi, sample(label, SAMPLE).cpu(), price.shape[1]) * (len(mu) / len(phi))
 
 
 def _widened(code: RateCode, components: int) -> RateCode:
