@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from pocketbayes.sharing.rate import Rate, RateCode, prices
 def latent_model(*widths: int, components: int = 16) -> nn.Module:
     """Linear layers with heavy tails of mu and sigmas that spread over two e-folds."""
     g = torch.Generator().manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:], strict=False)))
+    model = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in itertools.pairwise(widths)))
     sigma = {}
     for name, p in model.named_parameters():
         scale = 0.1 / p.shape[1] ** 0.5
