@@ -122,6 +122,19 @@ def test_forward_passes_see_the_shared_values_and_gradients_reach_the_latent_one
     torch.testing.assert_close(site.original.grad, torch.full_like(mu, 3.0))
 
 
+def test_labels_do_not_depend_on_the_layout_in_memory() -> None:
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        model = pb.bayesianize(nn.Conv2d(40, 50, 3, bias=False))
+        make_latent(model, 16)
+        model.to(memory_format=layout)
+        Assignment(model, Rate(lambda_=0.1, components=16)).renew()
+        found.append(weights(model)[0].labels.contiguous())
+    assert torch.equal(*found)
+    assert len(found[0].unique()) > 4
+
+
 def test_sharing_changes_nothing_and_freezing_keeps_its_labels() -> None:
     model = latent_model(60, 50)
     assignment = Assignment(model, Rate(lambda_=0.5, components=16))

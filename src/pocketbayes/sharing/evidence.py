@@ -59,15 +59,11 @@ def gather_evidence(
     check(mu, sigma)
 
     def gather(layer: Pair) -> Tensor:
-        rows = (statistics(*piece) for piece in split(*layer))
+        pieces = zip(*(t.detach().reshape(-1).split(PIECE) for t in layer), strict=True)
+        rows = (statistics(*piece) for piece in pieces)
         return torch.cat(list(rows)) if layer[0].numel() <= exact_below else _binned(rows, *layer, bins)
 
     return Evidence.of(spread(gather, list(zip(mu, sigma, strict=True))))
-
-
-def split(mu: Tensor, sigma: Tensor) -> list[Pair]:
-    """Some weights after the other, flat."""
-    return list(zip(*(t.detach().reshape(-1).split(PIECE) for t in (mu, sigma)), strict=True))
 
 
 def statistics(mu: Tensor, sigma: Tensor) -> Tensor:

@@ -163,18 +163,20 @@ class Assignment:
 def _relabel(job: tuple[LatentWeight, Tensor, Tensor]) -> Tensor:
     """Label one layer's weights at its price [4, K + 1]; sums of phi by label [K + 1, 4], estimated if it is large."""
     weight, mu, price = job
-    mu, rho, label = mu.reshape(-1), weight.rho.detach().reshape(-1), weight.labels.view(-1)
+    mu, rho = mu.reshape(-1), weight.rho.detach().reshape(-1)
     some_mu, some_rho = (sample(x, SAMPLE).cpu() for x in (mu, rho))
     some_sigma = sigma_from_rho(some_rho)
     check([some_mu], [some_sigma])
     phi = statistics(some_mu, some_sigma)
     if len(mu) <= SAMPLE:
-        label.copy_(cheapest(phi, price))
+        label = cheapest(phi, price)
     else:
-        table = Table.of(some_mu, some_rho, price).to(label.device)
-        size = PIECE if label.device.type == "cpu" else len(label)
+        table = Table.of(some_mu, some_rho, price).to(mu.device)
+        size = PIECE if mu.device.type == "cpu" else len(mu)
+        label = torch.empty(len(mu), dtype=table.label.dtype, device=mu.device)
         for m, r, out in zip(mu.split(size), rho.split(size), label.split(size), strict=True):
             out.copy_(table.look_up(m, r))
+    weight.labels.copy_(label.view(weight.labels.shape))
     return sums_by_label(phi, sample(label, SAMPLE).cpu(), price.shape[1]) * (len(mu) / len(phi))
 
 
