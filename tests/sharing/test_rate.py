@@ -160,6 +160,17 @@ def test_a_fit_is_the_same_every_time() -> None:
     assert torch.equal(first.fit.codebook.mu, second.fit.codebook.mu)
 
 
+def test_labels_are_the_same_for_any_number_of_threads() -> None:
+    mu, sigma = network(sizes=(70_000, 300))
+    found, before = [], torch.get_num_threads()
+    for number in (1, 2):
+        torch.set_num_threads(number)
+        found.append(share_by_rate(mu, sigma, Rate(lambda_=0.3)))
+    torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*(result.labels for result in found), strict=True))
+    assert found[0].fit.history == found[1].fit.history
+
+
 def test_a_warm_start_is_no_worse_and_a_lost_label_may_return() -> None:
     mu, sigma = network()
     rate = Rate(lambda_=0.3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from pocketbayes.sharing.histogram import SAMPLE, Grid, make_axis
 from pocketbayes.sharing.threads import operators_alone, spread
 
 BINS = (512, 64)  # of mu and of sigma, in a layer too large to be kept weight by weight
+GOLDEN = (math.sqrt(5) - 1) / 2
 PIECE = 1 << 14  # weights handled at once: their temporaries stay in the second-level cache
 
 Pair = tuple[Tensor, Tensor]  # (mu, sigma) of some weights
@@ -57,15 +59,11 @@ def gather_evidence(
     check(mu, sigma)
 
     def gather(layer: Pair) -> Tensor:
-        rows = (statistics(*piece) for piece in split(*layer))
+        pieces = zip(*(t.detach().reshape(-1).split(PIECE) for t in layer), strict=True)
+        rows = (statistics(*piece) for piece in pieces)
         return torch.cat(list(rows)) if layer[0].numel() <= exact_below else _binned(rows, *layer, bins)
 
     return Evidence.of(spread(gather, list(zip(mu, sigma, strict=True))))
-
-
-def split(mu: Tensor, sigma: Tensor) -> list[Pair]:
-    """Some weights after the other, flat."""
-    return list(zip(*(t.detach().reshape(-1).split(PIECE) for t in (mu, sigma)), strict=True))
 
 
 def statistics(mu: Tensor, sigma: Tensor) -> Tensor:
@@ -113,9 +111,19 @@ def _grid(mu: Tensor, sigma: Tensor, bins: tuple[int, int]) -> Grid:
     axes = []
     for x, n in zip((mu, sigma), bins, strict=True):
         low, high = (float(end) for end in x.aminmax())
-        sample = x.reshape(-1)[:: -(-x.numel() // SAMPLE)].cpu()
-        axes.append(make_axis(sample, low, high, n))
+        axes.append(make_axis(sample(x.reshape(-1), SAMPLE).cpu(), low, high, n))
     return Grid(*axes)
+
+
+def sample(x: Tensor, size: int) -> Tensor:
+    """At most so many elements of x [N], the same for all x of that length."""
+    return x if len(x) <= size else x[spots(len(x), size).to(x.device)]
+
+
+@lru_cache(maxsize=1024)
+def spots(n: int, size: int) -> Tensor:
+    """[size] positions in n, evenly spread and without a period that might be that of rows or kernels."""
+    return (torch.arange(size, dtype=torch.float64) * GOLDEN % 1 * n).long()
 
 
 def check(mu: Sequence[Tensor], sigma: Sequence[Tensor]) -> None:

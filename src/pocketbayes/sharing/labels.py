@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pocketbayes.posterior.gaussian import sigma_from_rho
-from pocketbayes.sharing.evidence import PIECE, check, gather_evidence, split, statistics, sums_by_label
+from pocketbayes.sharing.evidence import PIECE, check, gather_evidence, statistics, sums_by_label
 from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.sharing.rate import (
     CodebookFit,
@@ -26,7 +26,10 @@ from pocketbayes.sharing.rate import (
 )
 from pocketbayes.sharing.threads import operators_alone, spread
 
+PORTION = 1 << 18  # weights labelled by one thread before the next portion
 CELLS = (256, 32)  # of mu and of rho in a table
+
+Job = tuple[Tensor, Tensor, Tensor, Tensor]  # price, mu, sigma, and where labels go
 
 
 class RateSharing(NamedTuple):
@@ -59,32 +62,32 @@ def label_weights(code: RateCode, mu: Sequence[Tensor], sigma: Sequence[Tensor],
     check(mu, sigma)
     if len(code.frequency) != len(mu):
         raise ValueError(f"code: is for {len(code.frequency)} layers, got {len(mu)}.")
-    dtype = label_dtype(code.frequency.shape[1])
-    labels = [torch.empty(m.numel(), dtype=dtype) for m in mu]
-    jobs = [
-        (layer, piece, out)
-        for layer in range(len(mu))
-        for piece, out in zip(split(mu[layer], sigma[layer]), labels[layer].split(PIECE), strict=True)
-    ]
-    price = prices(code, rate)
-
-    def label(job: tuple[int, tuple[Tensor, Tensor], Tensor]) -> Tensor:
-        layer, piece, out = job
-        phi = statistics(*piece)
-        best = cheapest(phi, price[layer])
-        out.copy_(best)
-        return sums_by_label(phi, best, price.shape[2])
-
-    groups = total(spread(label, jobs), [layer for layer, *_ in jobs], len(mu))
+    dtype, price = label_dtype(code.frequency.shape[1]), prices(code, rate)
+    labels = [torch.empty(m.shape, dtype=dtype) for m in mu]
+    jobs, of_layer = list[Job](), list[int]()
+    for layer, tensors in enumerate(zip(mu, sigma, labels, strict=True)):
+        parts = list(zip(*(t.detach().reshape(-1).split(PORTION) for t in tensors), strict=True))
+        jobs += [(price[layer], *part) for part in parts]
+        of_layer += [layer] * len(parts)
+    groups = total(spread(_label, jobs), of_layer, len(mu))
     before = objective(groups, code, rate)
     used = used_by(groups)
     if not bool(used.all()):
-        groups, number = groups[:, used], (used.cumsum(0) - 1).to(dtype)
-        labels = [number.index_select(0, label.int()) for label in labels]
-    shaped = [
-        label.to(label_dtype(groups.shape[1])).view(m.shape) for label, m in zip(labels, mu, strict=True)
-    ]
-    return RateSharing(priced(groups, best_code(groups, rate), [before], True), shaped)
+        groups, number = groups[:, used], (used.cumsum(0) - 1).to(label_dtype(int(used.sum())))
+        labels = [number[label.int()] for label in labels]
+    return RateSharing(priced(groups, best_code(groups, rate), [before], True), labels)
+
+
+def _label(job: Job) -> Tensor:
+    """Write the best labels of some weights of one layer; returns sums of phi by label, [K + 1, 4]."""
+    price, mu, sigma, label = job
+    groups = price.new_zeros(price.shape[1], 4)
+    for *weights, out in zip(*(t.split(PIECE) for t in (mu, sigma, label)), strict=True):
+        phi = statistics(*weights)
+        best = cheapest(phi, price)
+        out.copy_(best)
+        groups += sums_by_label(phi, best, len(groups))
+    return groups
 
 
 class Table(NamedTuple):
@@ -105,7 +108,10 @@ class Table(NamedTuple):
         scale = 3.0 * _deviation(mu, middle[0]), 2.0 * _deviation(rho, middle[1])
         mus, rhos = (_centres(*axis) for axis in zip(middle, scale, CELLS, strict=True))
         plane = torch.cartesian_prod(mus, sigma_from_rho(rhos))
-        label = cheapest(statistics(*plane.unbind(1)), price)
+        phi = statistics(*plane.unbind(1))
+        some = phi.view(*CELLS, 4)[::4, ::4].reshape(-1, 4)
+        used = cheapest(some, price).unique()  # most layers use few of the components
+        label = used[cheapest(phi, price[:, used])]
         return cls(middle, scale, label.to(label_dtype(price.shape[1])))
 
     def to(self, device: torch.device) -> Table:

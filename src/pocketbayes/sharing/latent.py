@@ -17,7 +17,14 @@ from pocketbayes.moments import Codebook, Moments
 from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.surgery import swap
 from pocketbayes.posterior.weights import StochasticWeight, common, stochastic_weights
-from pocketbayes.sharing.evidence import check, coarsen, gather_evidence, statistics, sums_by_label
+from pocketbayes.sharing.evidence import (
+    check,
+    coarsen,
+    gather_evidence,
+    sample,
+    statistics,
+    sums_by_label,
+)
 from pocketbayes.sharing.labels import RateSharing, Table, label_weights
 from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.sharing.rate import (
@@ -34,9 +41,8 @@ from pocketbayes.sharing.rate import (
 from pocketbayes.sharing.share import install, require_mean_field
 from pocketbayes.sharing.threads import operators_alone, spread
 
-SAMPLE = (
-    1 << 13
-)  # weights of a layer that a renewal looks at one by one; the others' labels come from a table
+SAMPLE = 1 << 13  # weights labelled one by one in a layer; those of larger layers look theirs up
+SUMMED = 1 << 16  # weights of a layer that move the codebook
 PIECE = 1 << 15  # weights looked up at once on a processor: their temporaries stay in the second-level cache
 FASTEST = 1.02  # factor on lambda at one renewal
 
@@ -157,20 +163,26 @@ class Assignment:
 def _relabel(job: tuple[LatentWeight, Tensor, Tensor]) -> Tensor:
     """Label one layer's weights at its price [4, K + 1]; sums of phi by label [K + 1, 4], estimated if it is large."""
     weight, mu, price = job
-    mu, rho, label = mu.reshape(-1), weight.rho.detach().reshape(-1), weight.labels.view(-1)
-    step = -(-len(mu) // SAMPLE)
-    some_mu, some_rho = mu[::step].cpu(), rho[::step].cpu()
+    mu, rho = mu.reshape(-1), weight.rho.detach().reshape(-1)
+    some_mu, some_rho = (sample(x, SUMMED).cpu() for x in (mu, rho))
     some_sigma = sigma_from_rho(some_rho)
     check([some_mu], [some_sigma])
     phi = statistics(some_mu, some_sigma)
-    if step == 1:
-        label.copy_(cheapest(phi, price))
+    if len(mu) <= SAMPLE:
+        label = cheapest(phi, price)
     else:
-        table = Table.of(some_mu, some_rho, price).to(label.device)
-        size = PIECE if label.device.type == "cpu" else len(label)
+        table = Table.of(sample(some_mu, SAMPLE), sample(some_rho, SAMPLE), price).to(mu.device)
+        size = PIECE if mu.device.type == "cpu" else len(mu)
+        label = torch.empty(len(mu), dtype=table.label.dtype, device=mu.device)
         for m, r, out in zip(mu.split(size), rho.split(size), label.split(size), strict=True):
             out.copy_(table.look_up(m, r))
-    return sums_by_label(phi, label[::step].cpu(), price.shape[1]) * (len(mu) / len(phi))
+    weight.labels.copy_(label.view(weight.labels.shape))
+    sums = sums_by_label(phi, sample(label, SUMMED).cpu(), price.shape[1])
+    # Counts are of all weights, else a rare component that the sample misses would be lost with all its weights.
+    count = torch.bincount(label, minlength=len(sums)).cpu().to(sums)
+    return sums.mul_((count / sums[:, 0].clamp_min(1.0))[:, None]).index_copy_(
+        1, torch.tensor([0]), count[:, None]
+    )
 
 
 def _widened(code: RateCode, components: int) -> RateCode:
@@ -186,7 +198,7 @@ def _widened(code: RateCode, components: int) -> RateCode:
 
 def _kept_where_empty(groups: Tensor, code: RateCode, before: RateCode) -> RateCode:
     """A component that the sample does not use stays where it was: other weights may still use it."""
-    used = groups[:, :-1, 0].sum(0) > 0
+    used = groups[:, :-1, 1].sum(0) > 0
     pairs = zip(code.codebook, before.codebook, strict=True)
     return code._replace(codebook=Codebook(*(torch.where(used, new, old) for new, old in pairs)))
 
