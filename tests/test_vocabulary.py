@@ -29,7 +29,7 @@ FORBIDDEN = {
     r"\bminds\b": "is sensitive to",
 }
 ALLOWED = {
-    r"\bbeta\b": ("noise/quadrature.py", "prediction/graph.py"),  # of orthogonal polynomials, and of a norm
+    r"\bbeta\b": ("noise/quadrature.py", "prediction/fold.py"),  # of orthogonal polynomials, and of a norm
     r"in a pocket\b": ("__init__.py",),  # what the package is called after
     r"(?<!html\.)\bescape": ("report/page.py",),  # of HTML
 }

@@ -42,7 +42,7 @@ _HOME = {
     "save": "artifact.store",
     "load": "artifact.store",
     "read": "artifact.store",
-    "open": "artifact.predictor",
+    "open": "artifact.open",
     "Predictor": "artifact.predictor",
     "fit_noise": "noise",
     "with_noise": "posterior.with_noise",

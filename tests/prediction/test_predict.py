@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.likelihood import Categorical, Homoscedastic
-from pocketbayes.prediction import graph
+from pocketbayes.prediction import fold
 from pocketbayes.prediction.ensemble import Ensemble, draw_seed
 
 
@@ -92,9 +92,9 @@ def test_norms_are_folded_into_the_layers_before_them() -> None:
     plain = pb.to_deterministic(resnet()).eval()
     x = torch.randn(2, 3, 32, 32)
     expected = plain(x)
-    traced = graph.trace(plain)
+    traced = fold.trace(plain)
     assert traced is not None
-    folded = graph.fold_norms(traced, set())
+    folded = fold.fold_norms(traced, set())
     norms = [
         n
         for n in traced.graph.nodes

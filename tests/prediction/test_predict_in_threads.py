@@ -91,10 +91,10 @@ def test_a_module_in_another_thread_never_notices_a_prediction() -> None:
 
 
 def test_tracing_leaves_the_classes_of_the_modules_alone() -> None:
-    from pocketbayes.prediction import graph
+    from pocketbayes.prediction import fold
 
     net = Residual().eval()
     before = [type(module) for module in net.modules()]
-    assert graph.trace(net) is not None
+    assert fold.trace(net) is not None
     assert [type(module) for module in net.modules()] == before
     assert all(type(module).__call__ is nn.Module.__call__ for module in net.modules())

@@ -14,6 +14,7 @@ from sklearn import metrics as reference
 
 import pocketbayes as pb
 from pocketbayes import artifact
+from pocketbayes.prediction.score import regression_scores
 from pocketbayes.report import Story, gather
 from pocketbayes.report.record import from_record
 from report_models import NOISE, Case
@@ -226,12 +227,12 @@ def test_a_regression_has_scores_and_intervals_of_its_mixture(fitted) -> None:
     assert story.classes is None and story.gallery is None and not story.reliability
 
 
-def test_the_scores_of_a_regression_are_those_of_the_command_line(fitted) -> None:
-    from pocketbayes.cli.scores import score
-
+def test_the_scores_of_a_regression_are_in_the_units_of_the_data(fitted) -> None:
     likelihood = pb.likelihood.Homoscedastic(NOISE)
     story = gather(fitted.model, fitted.file, fitted.test, **fitted.options())
-    told = score(fitted.model, fitted.test, likelihood, samples=5, seed=3)
+    inputs = fitted.test.inputs()
+    answer = pb.predict(fitted.model, inputs, likelihood=likelihood, samples=5, seed=3, draws=True)
+    told = regression_scores(answer, fitted.test.y, fitted.test.target_scaling)
     assert {key: rows(story)[key][1] for key in ("rmse", "nll")} == pytest.approx(
         {key: told[key] for key in ("rmse", "nll")}, rel=1e-5
     )

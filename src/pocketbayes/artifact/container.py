@@ -117,7 +117,8 @@ def inflate(data: bytes | memoryview, limit: int, where: str) -> bytes:
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
     """The whole file, once its first bytes agree with its length on the disk."""
-    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would keep the next line waiting
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would keep the next line waiting
         raise ArtifactError(f"{path}: not a regular file")
     with Path(path).open("rb") as file:
         status = os.fstat(file.fileno())

@@ -69,7 +69,7 @@ def bench(given: BenchOptions) -> Outcome:
 def _subject(given: BenchOptions) -> Subject:
     from pocketbayes import nets
     from pocketbayes.artifact import decode
-    from pocketbayes.artifact.predictor import open as open_file
+    from pocketbayes.artifact.open import open as open_file
     from pocketbayes.posterior.convert import bayesianize
 
     if (file := given.file) is not None:

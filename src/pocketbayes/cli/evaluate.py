@@ -27,7 +27,7 @@ def evaluate(given: EvaluateOptions) -> Outcome:
     With --ood also how well its uncertainty tells out-of-distribution inputs. Inputs are scaled as the file says.
     Fewer --samples take less time: ten draws are often enough.
     """
-    from pocketbayes.artifact.predictor import open as open_file
+    from pocketbayes.artifact.open import open as open_file
 
     model = open_file(given.file, given_net(given.net))
     test = test_data(given.data, given, model.card, given.file)

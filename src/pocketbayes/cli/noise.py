@@ -90,7 +90,7 @@ def _picture(fit: NoiseFit, kind: Any) -> bytes:
 
 def _shape_report(given: NoiseOptions, file: Path, fit: NoiseFit) -> ShapeReport:
     """The network under this device's noise, and under the usual families, against Gaussian noise."""
-    from pocketbayes.artifact.predictor import open as open_file
+    from pocketbayes.artifact.open import open as open_file
     from pocketbayes.prediction.noise_shape import FAMILIES, shape_sensitivity
 
     opened = open_file(file, given_net(given.net))

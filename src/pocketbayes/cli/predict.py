@@ -61,8 +61,8 @@ def predict(given: PredictOptions) -> Outcome:
     the network could still learn. The verdict is "not sure" where the confidence is below the threshold that was
     chosen on validation data. For regression: the mean and a 95 % interval.
     """
+    from pocketbayes.artifact.open import open as open_file
     from pocketbayes.artifact.predictor import ClassAnswers
-    from pocketbayes.artifact.predictor import open as open_file
     from pocketbayes.data.inputs import read_inputs
 
     if given.csv_file is not None:

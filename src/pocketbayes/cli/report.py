@@ -47,7 +47,7 @@ def report(given: ReportOptions) -> Outcome:
 
     Data and the weights to compare with are those of the record of `pocketbayes compress`, unless given.
     """
-    from pocketbayes.artifact.predictor import open as open_file
+    from pocketbayes.artifact.open import open as open_file
 
     record = _read_record(given.record, given.file)
     given = _completed(given, dict(record.get("settings") or {}))
@@ -110,8 +110,8 @@ def _completed(given: ReportOptions, used: dict[str, Any]) -> ReportOptions:
 
 def _before(given: ReportOptions) -> nn.Module | None:
     """The plain network that the file came from: the file's network with the weights to compare with."""
+    from pocketbayes.artifact.open import open_network
     from pocketbayes.artifact.plain_weights import is_pocket, load_weights
-    from pocketbayes.artifact.predictor import open_network
 
     if given.weights is None or is_pocket(given.weights):
         return None

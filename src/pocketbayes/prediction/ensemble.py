@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.draws import Draw, draws_of, mix
 from pocketbayes.posterior.weights import Site, sites, stochastic_weights, unwrap
-from pocketbayes.prediction.graph import Affine, fold_norms, split_prefix, trace
+from pocketbayes.prediction.fold import Affine, fold_norms, split_prefix, trace
 from pocketbayes.prediction.layout import channels_last
 
 _FILTERS = (
