@@ -191,9 +191,9 @@ class Drifted(Shape):
 def shape_of(description: Mapping[str, Any]) -> Shape:
     """The shape that a family's description asks for; none, {}, is Gaussian.  ValueError where it makes no sense."""
     family = description.get("family", "Gaussian")
-    build = _FAMILIES.get(family) if isinstance(family, str) else None
+    build = FAMILIES.get(family) if isinstance(family, str) else None
     if build is None:
-        raise ValueError(f"noise: unknown family {family!r}. Known families: {', '.join(sorted(_FAMILIES))}.")
+        raise ValueError(f"noise: unknown family {family!r}. Known families: {', '.join(sorted(FAMILIES))}.")
     try:
         shape = build(description)
     except (KeyError, TypeError, IndexError, OverflowError) as error:
@@ -254,7 +254,7 @@ def _drifted(d: Mapping[str, Any]) -> Shape:
     return Drifted(shape_of(d["noise"]), age ** -_number(d, "exponent"), _number(d, "shift") * math.log(age))
 
 
-_FAMILIES: dict[str, Callable[[Mapping[str, Any]], Shape]] = {
+FAMILIES: dict[str, Callable[[Mapping[str, Any]], Shape]] = {
     "Gaussian": lambda d: Table(tables.gaussian()),
     "Uniform": lambda d: Table(tables.uniform()),
     "Laplace": lambda d: Table(tables.laplace()),

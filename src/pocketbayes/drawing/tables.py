@@ -43,7 +43,7 @@ def standardised(values: Array) -> Array:
     variance = math.fsum((values * values).tolist()) / SIZE
     if not 0 < variance < math.inf:
         raise ValueError(f"a table of quantiles has the variance {variance}")
-    table = (values / math.sqrt(variance)).astype(np.float32)
+    table: Array = (values / math.sqrt(variance)).astype(np.float32)
     table.flags.writeable = False
     return table
 
@@ -53,7 +53,10 @@ def standardised(values: Array) -> Array:
 
 def quantiles(density: Density) -> Array:
     """[65536] from a density on the whole line; each half is found from its own tail."""
-    return np.concatenate([_lower_half(density), -_lower_half(density.mirrored())[::-1]])
+    with np.errstate(
+        all="ignore"
+    ):  # 0/0 where there is no probability; what comes of it is refused at the end
+        return np.concatenate([_lower_half(density), -_lower_half(density.mirrored())[::-1]])
 
 
 def _lower_half(density: Density) -> Array:
@@ -68,7 +71,8 @@ def _lower_half(density: Density) -> Array:
     for _ in range(_NEWTON):
         z = np.clip(z - (_integral(density.f, start, z) - wanted) / density.f(z), start, end)
     z[0] = -math.sqrt(_second_moment(density, z[0], int(panel[0])) / levels[0])
-    return z
+    quantile: Array = z
+    return quantile
 
 
 def _second_moment(density: Density, cut: float, panel: int) -> float:
@@ -122,7 +126,8 @@ def laplace() -> Array:
 def logistic() -> Array:
     def f(x: Array) -> Array:
         tail = exp(-np.abs(x))
-        return tail / ((1 + tail) * (1 + tail))
+        density: Array = tail / ((1 + tail) * (1 + tail))
+        return density
 
     return standardised(quantiles(Density(f, np.arange(-48 * 16, 48 * 16 + 1) * _FINE)))
 
@@ -156,7 +161,7 @@ def uniform() -> Array:
     return standardised(LEVELS - 0.5)
 
 
-# --- measured laws: bounded, so that every entry is a quantile ---------------------------------------------------------
+# --- measured laws: bounded, so that every entry is a quantile ---------------------------------------------
 
 
 def samples(values: Array) -> Array:

@@ -80,7 +80,7 @@ def _nearest(x: Tensor, levels: tuple[float, ...]) -> Tensor:
         return x
     table = torch.tensor(levels, dtype=x.dtype, device=x.device)
     index = torch.bucketize(x.detach(), 0.5 * (table[1:] + table[:-1]))
-    return x + (table[index] - x).detach()
+    return table[index] + (x - x.detach())
 
 
 @dataclass(frozen=True)
