@@ -238,11 +238,11 @@ def remove_hooks(model: nn.Module) -> None:
 # --- the way back ----------------------------------------------------------------------------------------------
 
 
-def to_deterministic(model: nn.Module, seed: int | None = None) -> nn.Module:
-    """A plain copy of the model with the mean weights or, with a seed, with one draw; no trace of us is left."""
+def to_deterministic(model: nn.Module, seed: int | None = None, number: int | None = None) -> nn.Module:
+    """A plain copy of the model with the mean weights or, with a seed, with `one_draw`; no trace of us is left."""
     require_bayesian(model)
     plain = copy.deepcopy(model)
-    with torch.no_grad(), mean_weights(plain) if seed is None else one_draw(plain, seed):
+    with torch.no_grad(), mean_weights(plain) if seed is None else one_draw(plain, seed, number):
         values = {id(s.weight): getattr(s.owner, s.name).detach().clone() for s in stochastic_weights(plain)}
     parameters: dict[int, nn.Parameter] = {}
     for site in list(sites(plain)):

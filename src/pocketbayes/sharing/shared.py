@@ -9,13 +9,11 @@ from torch import Tensor, nn
 
 from pocketbayes.noise import Law as NoiseLaw
 from pocketbayes.noise import shape_total
-from pocketbayes.posterior.draws import Draw
+from pocketbayes.posterior.draws import CODEBOOK, Draw
 from pocketbayes.posterior.gaussian import Moments, kl_divergence, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight
 from pocketbayes.sharing.blend import Law, blended_law
 from pocketbayes.sharing.mixture import label_dtype
-
-_CODEBOOK = -1  # the index of the codebook's own noise in a draw, used when draws are tied
 
 
 class Codebook(nn.Module):
@@ -112,13 +110,12 @@ class SharedWeight(StochasticWeight):
         if not self.codebook.tied:
             return super().sample(original, draw)
         book = self.codebook
-        generator = draw.generator(_CODEBOOK, book.mu.device)
         mu, sigma = book.mu.detach(), book.sigma.detach()
-        z = draw.value(_CODEBOOK, lambda: self.noise.sample_at(mu, sigma, generator))
+        z = draw.value(CODEBOOK, lambda: draw.z(self.noise, mu, sigma, CODEBOOK))
         values = self.noise.place(book.mu, book.sigma, z)  # [K] one draw for each component
         blended = (self.blend_alpha * values[self.blend_component.int()]).sum(1)
-        own = draw.generator(self.index, original.device)
-        outliers = self.noise.draw(original, sigma_from_rho(self.rho), own)
+        own = sigma_from_rho(self.rho)
+        outliers = self.noise.place(original, own, draw.z(self.noise, original, own, self.index))
         return self.whole(self._assemble(values, outliers, blended))
 
     # --- the KL ------------------------------------------------------------------------------------------------
