@@ -198,6 +198,22 @@ def resolve(pocket: Pocket, name: str) -> Plain | Normal | Shared:
     return entry
 
 
+def noise_of(pocket: Pocket) -> JSON:
+    """The description of the noise, with the arrays that it keeps among the extras in their places."""
+
+    def back(value: Any) -> Any:
+        if isinstance(value, dict):
+            if set(value) != {"array"}:
+                return {k: back(v) for k, v in value.items()}
+            if value["array"] not in pocket.extras:
+                raise ArtifactError(f"noise: the array {value['array']!r} is not in the file")
+            return pocket.extras[value["array"]]
+        return [back(v) for v in value] if isinstance(value, list) else value
+
+    described: JSON = back(pocket.noise)
+    return described
+
+
 def check(pocket: Pocket) -> None:
     """Raise ArtifactError, with the tensor's name, if the parts do not fit each other."""
     if pocket.codebook is not None:

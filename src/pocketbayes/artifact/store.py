@@ -27,6 +27,7 @@ from pocketbayes.artifact import (
 )
 from pocketbayes.artifact.constants import install_fixed, to_file
 from pocketbayes.artifact.dense import fixed_mask
+from pocketbayes.artifact.pocket import noise_of
 from pocketbayes.errors import ArtifactError
 from pocketbayes.noise import Gaussian as GaussianNoise
 from pocketbayes.noise import Noise
@@ -219,16 +220,10 @@ def _describe_noise(found: list[Site]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _noise_from(pocket: Pocket) -> Noise:
-    def back(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            if set(value) == {"array"}:
-                return pocket.extras[value["array"]]
-            return {k: back(v) for k, v in value.items()}
-        return [back(v) for v in value] if isinstance(value, list) else value
-
+    description = noise_of(pocket)
     try:
-        return Noise.from_dict(back(pocket.noise)) if pocket.noise else GaussianNoise()
-    except (ValueError, KeyError) as error:
+        return Noise.from_dict(description) if description else GaussianNoise()
+    except ValueError as error:
         raise ArtifactError(f"noise: {error}") from error
 
 
