@@ -62,7 +62,7 @@ def normal_cdf(x: Array) -> Array:
     for k in range(61, 1, -2):  # x + x^3/3 + x^5/(3 5) + ...
         series = 1 + near * near * series / k
     fraction = far
-    for k in range(60, 0, -1):  # x + 1/(x + 2/(x + 3/(x + ...)))
+    for k in range(140, 0, -1):  # x + 1/(x + 2/(x + 3/(x + ...)))
         fraction = far + k / fraction
     lower = np.where(tail < 2, 0.5 - density * near * series, density / fraction)
     return np.where(x < 0, lower, 1 - lower)
