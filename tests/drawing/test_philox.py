@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from itertools import pairwise
@@ -37,6 +38,30 @@ def test_the_first_block_is_the_known_answer_of_philox4x64_10() -> None:
         "d7e772cee186176b",
         "7e68b68aec7ba23b",
     ]
+
+
+def plain_philox(key: list[int], counter: list[int]) -> list[int]:
+    """Philox4x64-10 in Python's own integers, from the paper: ten rounds, the key raised between them."""
+    a, b, c, d = counter
+    for turn in range(10):
+        left, right = (
+            (key[0] + turn * 0x9E3779B97F4A7C15) % 2**64,
+            (key[1] + turn * 0xBB67AE8584CAA73B) % 2**64,
+        )
+        first, second = 0xD2E7470EE14C6C93 * a, 0xCA5A826395121157 * c
+        a, b, c, d = second >> 64 ^ b ^ left, second % 2**64, first >> 64 ^ d ^ right, first % 2**64
+    return [a, b, c, d]
+
+
+def test_words_and_bits_are_those_of_the_specification() -> None:
+    """The example of docs/format.md: draw 2 of seed 1, mode 0, of fc.weight."""
+    tensor = int.from_bytes(hashlib.sha256(b"fc.weight").digest()[:8], "little")
+    for part, block in ((0, 0), (3, 2**40)):
+        words = plain_philox([1, 2], [block, part, tensor, 0])
+        bits = sum(word << 64 * i for i, word in enumerate(words))
+        ours = stream(1, 2, 0, tensor)
+        assert ours.words(part, 16 * block, 16).tolist() == [bits >> 16 * j & 0xFFFF for j in range(16)]
+        assert ours.signs(part, 256 * block, 256).tolist() == [2 * (bits >> j & 1) - 1 for j in range(256)]
 
 
 def test_key_and_counter_are_laid_out_as_the_format_says() -> None:

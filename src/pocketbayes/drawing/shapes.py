@@ -81,8 +81,9 @@ class Mean(Shape):
     def z(self, stream: Stream, q: Moments, start: int = 0, part: int = 0) -> Any:
         total = self.single.z(stream, q, start, part)
         for device in range(1, self.devices):
-            total = total + self.single.z(stream, q, start, part + device * self.single.parts)
-        return total * float(np.float32(1 / math.sqrt(self.devices)))
+            total += self.single.z(stream, q, start, part + device * self.single.parts)
+        total *= float(np.float32(1 / math.sqrt(self.devices)))
+        return total
 
 
 @dataclass(frozen=True)
