@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from pocketbayes.drawing import Stream, tables, tensor_number
@@ -141,6 +142,21 @@ def test_streams_of_other_seeds_draws_modes_tensors_and_parts_are_independent() 
             assert abs(correlation(a**2, b**2)) < 4.5
     mixed = 0.01 * z[0] + z[1]  # the control: one per cent of another stream is seen
     assert abs(correlation(mixed, z[0])) > 4.5
+
+
+def test_one_element_over_many_draws_and_seeds_is_a_sample_of_the_law() -> None:
+    """What a Monte Carlo average over draws s = 0, 1, 2 ... stands on."""
+    for step in ({"draw": 1}, {"seed": 1}):
+        places = [{key: value * i for key, value in step.items()} for i in range(20_000)]
+        z = np.stack(
+            [stream(**place).look_up(tables.gaussian(), 0, 0, 16) for place in places]
+        )  # [draws, elements]
+        count = len(z)
+        level = scipy.stats.norm.cdf(np.sort(z, 0)) - ((np.arange(count) + 0.5) / count)[:, None]
+        assert np.abs(level).max() < 2.6 / count**0.5  # Kolmogorov, for the worst of 16 elements
+        assert np.abs(np.corrcoef(z.T) - np.eye(16)).max() < 4.5 / count**0.5
+        for lag in (1, 2, 8):
+            assert max(abs(correlation(a[lag:], a[:-lag])) for a in z.T) < 4.5
 
 
 def test_neighbouring_elements_are_independent() -> None:
