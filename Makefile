@@ -50,8 +50,8 @@ check-page: $(VENV)/.page  ## the report page in headless Chromium (CHROMIUM=PAT
 bench: $(VENV)/.bench  ## ratios measured side by side with peers
 	$(BIN)/python -m benchmarks
 
-results: $(VENV)/.demo  ## write RESULTS.md from the result files
-	$(BIN)/python -m experiments.results
+results: $(VENV)/.demo  ## write RESULTS.md and docs/results from the result files
+	$(BIN)/python -m experiments.pages
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load_file, save_file
 
-from pocketbayes.artifact import Codebook, Pocket, Shared, decode, encode, law_of
+from pocketbayes.artifact import Codebook, Pocket, Shared, decode, encode, moments_of
 from pocketbayes.runs.files import write_atomically
 
 Floats = NDArray[np.float32]
@@ -135,7 +135,7 @@ def times_of(pocket: Pocket, folder: Path) -> dict[str, tuple[int, float]]:
     """(bytes, seconds) until labels, and until dense float32 (mu, sigma), are in memory."""
     ours, theirs = folder / "model.pocket", folder / "model.safetensors"
     write_atomically(ours, encode(pocket).data)
-    laws = {name: law_of(pocket, name) for name in pocket.tensors}
+    laws = {name: moments_of(pocket, name) for name in pocket.tensors}
     save_file(
         {f"{name}.{part}": array for name, law in laws.items() for part, array in law._asdict().items()},
         theirs,
@@ -144,7 +144,7 @@ def times_of(pocket: Pocket, folder: Path) -> dict[str, tuple[int, float]]:
     def dense() -> None:
         found = decode(ours)
         for name in found.tensors:
-            law_of(found, name)
+            moments_of(found, name)
 
     def touch() -> None:  # safetensors maps lazily; a copy is what the pocket file gives too
         for array in load_file(theirs).values():

@@ -12,7 +12,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pocketbayes.drawing import Moments, Stream, tensor_number
+from pocketbayes.drawing import WordStream, tensor_number
+from pocketbayes.moments import Moments
 from pocketbayes.noise import (
     Bimodal,
     Empirical,
@@ -72,7 +73,7 @@ def _in_torch(law: Law, like: torch.Tensor) -> torch.Tensor:
 
 
 def _in_numpy(law: Law, like: np.ndarray) -> np.ndarray:
-    return law.shape.z(Stream(0, 0, tensor=tensor_number("weight")), Moments(like, like))
+    return law.shape.z(WordStream(0, 0, tensor=tensor_number("weight")), Moments(like, like))
 
 
 def training() -> None:

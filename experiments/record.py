@@ -1,7 +1,8 @@
-"""What every experiment needs to leave behind: parts that survive a broken run, versions, means with errors, figures."""
+"""What every experiment leaves behind: parts that survive a broken run, versions, means with errors, figures."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import math
@@ -10,12 +11,24 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from pocketbayes.runs.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def command_line(description: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the experiment's docstring, as it is laid out there."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def kept(path: Path, make: Callable[[], Any], settings: dict[str, Any] | None = None) -> Any:
@@ -40,9 +53,9 @@ def kept(path: Path, make: Callable[[], Any], settings: dict[str, Any] | None = 
     return part
 
 
-def write_result(path: Path, result: Any) -> None:
-    """As json that people can read, whole or not at all."""
-    write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
+def write_result(path: Path, result: Any, indent: int | None = 1) -> None:
+    """As json, whole or not at all: for people to read, or, without `indent`, on one line."""
+    write_atomically(path, (json.dumps(result, indent=indent) + "\n").encode())
 
 
 def versions() -> dict[str, Any]:
@@ -78,40 +91,24 @@ def summary(groups: Iterable[Sequence[float]]) -> Summary:
     return Summary(float(means.mean()), float(error), len(means))
 
 
-def cost(seconds: Iterable[float]) -> str:
-    """What CPU time was spent, and on what."""
-    return f"{sum(seconds) / 3600:.1f} core-hours of a shared two-core x86 machine"
+def new_figure(width: float, height: float) -> Figure:
+    """In inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def shown(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
-    """The mean with its standard error, or the one value."""
-    found = summary([[scale * value] for value in values])
-    return f"{found.mean:.{digits}f}" + (f" ± {found.error:.{digits}f}" if found.groups > 1 else "")
-
-
-def marked(gap: Summary) -> str:
-    """Bold where the difference is clear."""
-    text = f"{gap.mean:+.3f} ± {gap.error:.3f}" if gap.groups > 1 else f"{gap.mean:+.3f}"
-    return f"**{text}**" if gap.clear else text
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in quotes, since they hold commas."""
-    return ", ".join(f"“{name}”" for name in names) or "none"
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """As svg, the same bytes every time: no date, and coordinates with one digit, half as large and as good to eyes.
-
-    Text is left alone, and so are numbers below 1, which may be scales.
-    """
+def save_figure(figure: Figure, result: Path) -> None:
+    """Beside the result file, as svg, the same bytes every time."""
     import matplotlib
 
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": path.stem}):
+    with matplotlib.rc_context({"svg.hashsalt": result.stem}):
         figure.savefig(text, format="svg", metadata={"Date": None})
+    write_atomically(result.with_suffix(".svg"), rounded(text.getvalue()).encode())
+
+
+def rounded(svg: str) -> str:
+    """Coordinates with one digit: half as large, and as good to eyes.  Text stays, and numbers below 1, perhaps scales."""
     number = re.compile(r"(?<![\d.])[1-9]\d*\.\d{2,}")
-    short = re.sub(
-        r"<[^>]+>", lambda tag: number.sub(lambda found: f"{float(found[0]):.1f}", tag[0]), text.getvalue()
-    )
-    write_atomically(path, short.encode())
+    return re.sub(r"<[^>]+>", lambda tag: number.sub(lambda found: f"{float(found[0]):.1f}", tag[0]), svg)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,15 @@ def test_the_first_example_of_the_readme_stands_alone(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "RESULTS.md", "docs/method.md"])
+RESULTS = [
+    "RESULTS.md",
+    *(f"docs/results/{path.name}" for path in sorted((ROOT / "docs/results").glob("*.md"))),
+]
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "docs/method.md", "docs/data.md", *RESULTS]
+)
 def test_links_and_commands_point_to_something(document: str) -> None:
     text, folder = (ROOT / document).read_text(), (ROOT / document).parent
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
@@ -104,7 +113,41 @@ def test_links_and_commands_point_to_something(document: str) -> None:
         assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists() or module == "pytest", module
 
 
-def test_results_are_written_from_the_result_files(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(ROOT)
-    results = importlib.import_module("experiments.results")
-    assert (ROOT / "RESULTS.md").read_text() == results.page()
+    return importlib.import_module("experiments.pages")
+
+
+def test_results_are_written_from_the_result_files(pages: Any) -> None:
+    written = pages.pages()
+    assert sorted(written) == sorted(RESULTS)
+    for path, text in written.items():
+        assert (ROOT / path).read_text() == text, path
+
+
+def test_the_index_of_results_fits_on_a_screen_and_points_to_every_part(pages: Any) -> None:
+    index = (ROOT / "RESULTS.md").read_text()
+    assert len(index.splitlines()) <= 65 and max(map(len, index.splitlines())) <= 160
+    targets = re.findall(r"\]\((docs/results/\w+\.md)#([^)]+)\)", index)
+    for path, anchor in targets:
+        headings = re.findall(r"^## (.+)$", (ROOT / path).read_text(), re.MULTILINE)
+        assert anchor in [pages.anchor(heading) for heading in headings]
+    assert len(targets) == sum((ROOT / path).read_text().count("\n## ") for path in RESULTS[1:])
+
+
+def test_prose_is_wrapped_and_nothing_else(pages: Any) -> None:
+    """Numbers keep their errors, code stays whole, no line turns into an item of a list."""
+    text = "| a | long row of a table |\n\n- 12 of 34 ± 5 items - with `some code` in them\n- a second one"
+    assert pages.wrapped(text, 20).splitlines() == [
+        "| a | long row of a table |",
+        "",
+        "- 12 of 34 ± 5",
+        "  items - with",
+        "  `some code` in",
+        "  them",
+        "- a second one",
+    ]
+    for path in RESULTS:
+        for line in re.sub(r"```.*?```", "", (ROOT / path).read_text(), flags=re.DOTALL).splitlines():
+            assert len(line) <= 150 or line.startswith(("|", "#", "!", "weight]")), line

@@ -238,7 +238,10 @@ class Custom(Likelihood):
         return each.reshape(-1)
 
 
-def as_likelihood(likelihood: Likelihood | Callable[[Any, Any], Tensor]) -> Likelihood:
+def as_likelihood(likelihood: Likelihood | Callable[[Any, Any], Tensor] | None) -> Likelihood:
+    """The likelihood itself, one made of a function of (output, target), or `Categorical()` for None."""
+    if likelihood is None:
+        return Categorical()
     return likelihood if isinstance(likelihood, Likelihood) else Custom(likelihood)
 
 

@@ -134,7 +134,7 @@ def uncertainty_from_means(mean_probs: Tensor, mean_entropy: Tensor) -> Uncertai
 
 
 class RiskCoverage(NamedTuple):
-    """Error rate among the k most confident examples, k = 1..N."""
+    """Mean loss, the error rate for classes, among the k most confident examples, k = 1..N."""
 
     coverage: Tensor  # [N], k / N
     risk: Tensor  # [N]
@@ -143,19 +143,25 @@ class RiskCoverage(NamedTuple):
 def risk_coverage(probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> RiskCoverage:
     """The error rate if only the most confident fraction of the examples is answered.
 
-    `confidence` [N] is the largest probability unless given (minus the epistemic uncertainty, say).  Ties are
-    taken in random order, in expectation, so the curve does not depend on how the data are sorted.
+    `confidence` [N] is the largest probability unless given (minus the epistemic uncertainty, say).
     """
     probs, labels = _checked(probs, labels)
-    confidence = probs.amax(1) if confidence is None else _finite("confidence", confidence)
-    if confidence.shape != labels.shape:
-        raise ValueError(f"risk_coverage: confidence must be [{len(labels)}], got {tuple(confidence.shape)}.")
+    return loss_coverage(1.0 - _hits(probs, labels), probs.amax(1) if confidence is None else confidence)
+
+
+def loss_coverage(losses: Tensor, confidence: Tensor) -> RiskCoverage:
+    """The mean of `losses` [N] over the most confident fraction of the examples.
+
+    Ties are taken in random order, in expectation, so the curve does not depend on how the data are sorted.
+    """
+    losses, confidence = _finite("losses", losses), _finite("confidence", confidence).to(losses.device)
+    if confidence.shape != losses.shape or losses.ndim != 1:
+        raise ValueError(f"confidence must be [{len(losses)}], got {tuple(confidence.shape)}.")
     ordered, order = confidence.sort(descending=True)
-    errors = 1.0 - _hits(probs, labels)[order]
     group, size = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)[1:]
-    expected = (torch.bincount(group, errors) / size)[group]  # [N], a tied example errs like its tie's mean
-    rank = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=probs.device)
-    return RiskCoverage(rank / len(labels), expected.cumsum(0) / rank)
+    expected = (torch.bincount(group, losses[order]) / size)[group]  # [N], a tied example has its tie's mean
+    rank = torch.arange(1, len(losses) + 1, dtype=torch.float64, device=losses.device)
+    return RiskCoverage(rank / len(losses), expected.cumsum(0) / rank)
 
 
 def aurc(probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> float:
@@ -164,37 +170,37 @@ def aurc(probs: Tensor, labels: Tensor, confidence: Tensor | None = None) -> flo
 
 
 # ------------------------------------------------------------------- out of distribution: the positive class
-# A score is larger the more foreign an input looks (entropy, epistemic uncertainty, minus the confidence).
+# A score is larger the more an input looks OOD (entropy, epistemic uncertainty, minus the confidence).
 # Out of distribution is the positive class.  Papers that take in-distribution as positive swap and negate:
 # fpr_at_tpr(-scores_out, -scores_in).
 
 
 def auroc(scores_in: Tensor, scores_out: Tensor) -> float:
-    """Area under the ROC curve: P(a foreign input scores higher than a familiar one), ties counted half."""
-    familiar, foreign = _sorted_scores(scores_in, scores_out)
-    below = torch.searchsorted(familiar, foreign) + torch.searchsorted(familiar, foreign, right=True)
-    return below.double().mean().item() / (2 * len(familiar))
+    """Area under the ROC curve: P(an OOD input scores higher than one that is not), ties counted half."""
+    known, ood = _sorted_scores(scores_in, scores_out)
+    below = torch.searchsorted(known, ood) + torch.searchsorted(known, ood, right=True)
+    return below.double().mean().item() / (2 * len(known))
 
 
 def aupr(scores_in: Tensor, scores_out: Tensor) -> float:
     """Average precision with out-of-distribution as the positive class: sum_t (R_t - R_{t-1}) P_t.
 
-    Every foreign input adds 1/n to the recall, so this is the mean of the precision at their own scores.
+    Every OOD input adds 1/n to the recall, so this is the mean of the precision at their own scores.
     """
-    familiar, foreign = _sorted_scores(scores_in, scores_out)
-    true_positives = len(foreign) - torch.searchsorted(foreign, foreign)
-    false_positives = len(familiar) - torch.searchsorted(familiar, foreign)
+    known, ood = _sorted_scores(scores_in, scores_out)
+    true_positives = len(ood) - torch.searchsorted(ood, ood)
+    false_positives = len(known) - torch.searchsorted(known, ood)
     return (true_positives / (true_positives + false_positives).double()).mean().item()
 
 
 def fpr_at_tpr(scores_in: Tensor, scores_out: Tensor, tpr: float = 0.95) -> float:
-    """Share of familiar inputs above the highest threshold that flags at least `tpr` of the foreign ones."""
+    """Fraction of inputs that are not OOD above the highest threshold that flags at least `tpr` of those that are."""
     if not 0.0 < tpr <= 1.0:
         raise ValueError(f"fpr_at_tpr: tpr must be in (0, 1], got {tpr}. Use 0.95 for 95 %.")
-    familiar, foreign = _sorted_scores(scores_in, scores_out)
-    caught = math.ceil(tpr * len(foreign) - 1e-9)  # the slack keeps 0.55 * 100 at 55
-    threshold = foreign[-max(caught, 1)]
-    return (familiar >= threshold).double().mean().item()
+    known, ood = _sorted_scores(scores_in, scores_out)
+    caught = math.ceil(tpr * len(ood) - 1e-9)  # the slack keeps 0.55 * 100 at 55
+    threshold = ood[-max(caught, 1)]
+    return (known >= threshold).double().mean().item()
 
 
 # ---------------------------------------------------------------------------------------------- regression
@@ -307,12 +313,12 @@ def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sorted_scores(scores_in: Tensor, scores_out: Tensor) -> tuple[Tensor, Tensor]:
-    familiar, foreign = _finite("scores_in", scores_in), _finite("scores_out", scores_out)
-    if familiar.ndim != 1 or foreign.ndim != 1:
+    known, ood = _finite("scores_in", scores_in), _finite("scores_out", scores_out)
+    if known.ndim != 1 or ood.ndim != 1:
         raise ValueError(
-            f"scores must be [N] and [M], got shapes {tuple(familiar.shape)} and {tuple(foreign.shape)}."
+            f"scores must be [N] and [M], got shapes {tuple(known.shape)} and {tuple(ood.shape)}."
         )
-    return familiar.sort().values, foreign.to(familiar.device).sort().values
+    return known.sort().values, ood.to(known.device).sort().values
 
 
 def _same_shape(mean: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,14 +5,21 @@ All can be traced by torch.fx, change nothing in place and end in a linear layer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 Net = TypeVar("Net", bound=nn.Module)
+NAMES = ("digits_net", "lenet", "resnet20", "resnet32", "resnet44", "resnet56")  # and mlp:64,64
+FACTS = ("num_classes", "out_features", "in_channels", "in_features", "image_size")
+_WIDEST, _LONGEST = 1 << 20, 200  # units in a hidden layer; characters of mlp:64,64
 _RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus)
 
 
@@ -158,3 +165,52 @@ def _he_initialised(net: Net) -> Net:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return net
+
+
+# --- by name ---------------------------------------------------------------------------------------------------
+
+
+def is_name(text: str) -> bool:
+    """Whether it names one of these networks: one of NAMES, or `mlp:64,64` with the widths of hidden layers.
+
+    Only these are built because a file says so.
+    """
+    return text in NAMES or text.partition(":")[0] == "mlp"
+
+
+def by_name(name: str) -> Callable[..., nn.Module]:
+    """The function that builds the network of that name; nothing is imported that the text names."""
+    if name in NAMES:
+        return globals()[name]  # type: ignore[no-any-return]
+    if not is_name(name):
+        near = get_close_matches(name, (*NAMES, "mlp"), n=1, cutoff=0.0)[0]
+        raise ValueError(f"{name[:80]}: no network of that name; the nearest is {near!r}.")
+    return partial(_flat_mlp, hidden=_hidden_widths(name))
+
+
+def facts_of(shape: Sequence[int], outputs: int | None = None) -> dict[str, int]:
+    """What an architecture may want to know of its data: those of FACTS that inputs of that shape have."""
+    facts = {} if outputs is None else {"num_classes": outputs, "out_features": outputs}
+    facts |= {"in_channels": shape[0], "in_features": math.prod(shape)}
+    if len(shape) == 3 and shape[1] == shape[2]:
+        facts["image_size"] = shape[1]
+    return facts
+
+
+def taken(function: Callable[..., Any], facts: Mapping[str, int]) -> dict[str, int]:
+    """The facts that are named parameters of the function."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in facts.items() if name in names}
+
+
+def _flat_mlp(hidden: tuple[int, ...], in_features: int, out_features: int = 1) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *mlp([in_features, *hidden, out_features]))
+
+
+def _hidden_widths(name: str) -> tuple[int, ...]:
+    text = name.partition(":")[2] or "64,64"
+    parts = text.split(",") if len(text) <= _LONGEST else [""]
+    widths = tuple(int(width) if width.strip().isdecimal() else 0 for width in parts)
+    if not 0 < min(widths) <= max(widths) <= _WIDEST:
+        raise ValueError(f"{name[:40]}: write hidden widths as mlp:64,64")
+    return widths

@@ -12,7 +12,7 @@ from pocketbayes.artifact import (
     Codebook,
     Entry,
     Fixed,
-    Normal,
+    MeanField,
     Plain,
     Pocket,
     Precision,
@@ -105,7 +105,7 @@ def an_entry(rng: np.random.Generator, k: int) -> Entry:
     parts: dict[str, Any] = {"fixed": fixed, "prior": a_prior(rng, free) if rng.random() < 0.3 else None}
     if kind == 1 or k == 0:
         mu, sigma = a_law(rng, free)
-        return Normal(
+        return MeanField(
             shape=shape, mu=mu, sigma=sigma, dtype=str(rng.choice(["float32", "bfloat16"])), **parts
         )
     return a_shared(rng, k, shape, **parts)
@@ -159,7 +159,7 @@ def small_pocket() -> Pocket:
     )
     dense_mu, dense_sigma = a_law(rng, 10)
     ruled = Fixed(mask={"rule": "heavy"}, values=np.linspace(-1, 1, 6).astype(np.float32), count=6)
-    dense = Normal(
+    dense = MeanField(
         shape=(4, 4), mu=dense_mu, sigma=dense_sigma, fixed=ruled, prior=Prior(mu=dense_mu, sigma=0.1)
     )
     tensors: dict[str, Entry] = {"conv.weight": kernel, "fc.weight": mixed, "head.weight": dense}
@@ -189,6 +189,8 @@ def same(a: object, b: object) -> bool:
         return False
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)  # type: ignore[call-overload,index]
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))  # type: ignore[arg-type]
     if hasattr(a, "__dataclass_fields__"):
         return all(same(getattr(a, name), getattr(b, name)) for name in a.__dataclass_fields__)
     return a == b

@@ -26,7 +26,7 @@ def smooth_kernels(rows: int, k: int, seed: int, smooth: float = 0.8) -> np.ndar
     return np.clip(np.rint(values * k / 6 + k / 2 - 0.5), 0, k - 1).astype(np.uint8)
 
 
-def roundtrip(layers: list[tuple[np.ndarray, codec.Layer]], levels: np.ndarray) -> codec.Coded:
+def roundtrip(layers: list[tuple[np.ndarray, codec.LabelLayout]], levels: np.ndarray) -> codec.Coded:
     coded = codec.encode(layers, levels)
     decoder = codec.Decoder(coded, levels)
     for (labels, layer), grouping in zip(layers, coded.groupings, strict=True):
@@ -38,7 +38,7 @@ def roundtrip(layers: list[tuple[np.ndarray, codec.Layer]], levels: np.ndarray) 
 @quick
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=40).filter(any))
 def test_constriction_uses_exactly_the_integers_of_the_table(codes: list[int]) -> None:
-    table = codec.Table(codec.count_of(np.array(codes, np.uint8)), np.uint16)
+    table = codec.FrequencyTable(codec.count_of(np.array(codes, np.uint8)), np.uint16)
     assert table.frequencies.sum() == 2**24
     assert table.frequencies.min() >= 1
     if table.model is None:
@@ -91,7 +91,7 @@ def test_decoding_inverts_encoding(seed: int, shapes: list[tuple[int, ...]], k: 
 def test_a_layer_comes_within_one_percent_of_the_shannon_bound(smooth: float, rows: int) -> None:
     labels = smooth_kernels(rows, 24, seed=1, smooth=smooth).reshape(-1)
     levels = context.levels_of(np.arange(24) - 11.5)
-    layer = codec.Layer(labels.size, (3, 3))
+    layer = codec.LabelLayout(labels.size, (3, 3))
     coded = roundtrip([(labels, layer)], levels)
     decoder = codec.Decoder(coded, levels)
     counts = codec.group_counts(labels, layer, coded.groupings[0].step, levels)
@@ -110,8 +110,8 @@ def test_contexts_are_used_where_kernels_are_smooth_and_only_there() -> None:
     sizes = {}
     for smooth in (0.0, 0.8):
         labels = smooth_kernels(4096, 24, seed=2, smooth=smooth).reshape(-1)
-        coded = roundtrip([(labels, codec.Layer(labels.size, (3, 3)))], levels)
-        plain = roundtrip([(labels, codec.Layer(labels.size, (1, 1)))], levels)
+        coded = roundtrip([(labels, codec.LabelLayout(labels.size, (3, 3)))], levels)
+        plain = roundtrip([(labels, codec.LabelLayout(labels.size, (1, 1)))], levels)
         sizes[smooth] = (coded.groupings[0].step, len(coded.words) / len(plain.words))
     assert sizes[0.0] == (0, 1.0)
     assert sizes[0.8][0] > 0
@@ -123,7 +123,7 @@ def test_alike_layers_share_a_table_and_different_ones_do_not() -> None:
     levels = context.levels_of(np.arange(32.0))
     narrow = [rng.binomial(8, 0.5, 300).astype(np.uint8) for _ in range(6)]
     wide = [(31 - rng.binomial(8, 0.5, 300)).astype(np.uint8) for _ in range(6)]
-    coded = roundtrip([(labels, codec.Layer(300, (1, 1))) for labels in narrow + wide], levels)
+    coded = roundtrip([(labels, codec.LabelLayout(300, (1, 1))) for labels in narrow + wide], levels)
     tables = [grouping.tables[0] for grouping in coded.groupings]
     assert set(tables[:6]).isdisjoint(tables[6:])
     assert len(set(tables)) == 2
@@ -131,25 +131,27 @@ def test_alike_layers_share_a_table_and_different_ones_do_not() -> None:
 
 def test_a_layer_with_one_label_costs_nothing() -> None:
     levels = context.levels_of(np.arange(3.0))
-    coded = roundtrip([(np.full(10**6, 2, np.uint8), codec.Layer(10**6, (1, 1)))], levels)
+    coded = roundtrip([(np.full(10**6, 2, np.uint8), codec.LabelLayout(10**6, (1, 1)))], levels)
     assert len(coded.words) == 0
 
 
 def test_more_groups_than_tables_still_fit() -> None:
     rng = np.random.default_rng(0)
     levels = context.levels_of(np.arange(600.0))
-    layers = [(np.uint16(2 * i + rng.integers(0, 2, 400)), codec.Layer(400, (1, 1))) for i in range(290)]
+    layers = [
+        (np.uint16(2 * i + rng.integers(0, 2, 400)), codec.LabelLayout(400, (1, 1))) for i in range(290)
+    ]
     assert len(roundtrip(layers, levels).tables) == codec.MAX_TABLES
 
 
 def test_words_left_over_are_noticed() -> None:
     levels = context.levels_of(np.arange(4.0))
     labels = np.arange(400, dtype=np.uint8) % 4
-    coded = codec.encode([(labels, codec.Layer(400, (1, 1)))], levels)
+    coded = codec.encode([(labels, codec.LabelLayout(400, (1, 1)))], levels)
     decoder = codec.Decoder(
         coded._replace(words=np.concatenate([[1], coded.words]).astype(np.uint32)), levels
     )
-    decoder.layer(codec.Layer(400, (1, 1)), coded.groupings[0])
+    decoder.layer(codec.LabelLayout(400, (1, 1)), coded.groupings[0])
     with pytest.raises(ArtifactError, match="goes on after"):
         decoder.finish()
     with pytest.raises(ArtifactError, match="not one that an encoder"):

@@ -9,7 +9,7 @@ from artifact_pockets import a_shared, small_pocket
 from pocketbayes.artifact import (
     Codebook,
     Fixed,
-    Normal,
+    MeanField,
     Plain,
     Pocket,
     Shared,
@@ -17,8 +17,8 @@ from pocketbayes.artifact import (
     decode,
     encode,
     inspect,
-    law_of,
     mean_weights,
+    moments_of,
     sample_weights,
 )
 from pocketbayes.errors import ArtifactError
@@ -40,7 +40,7 @@ def test_labels_outliers_and_blends_become_weights_one_by_one() -> None:
         alphas=np.float64([[0.25, 0.75]]),
         dtype="float64",
     )
-    law = law_of(Pocket(tensors={"w": entry}, codebook=book), "w")
+    law = moments_of(Pocket(tensors={"w": entry}, codebook=book), "w")
     m = 0.25 * 1 + 0.75 * 3
     v = 0.25 * (0.5**2 + 1**2) + 0.75 * (2**2 + 3**2) - m**2
     assert np.allclose(law.mu, [[3, 7], [m, 1]], rtol=1e-15)
@@ -49,12 +49,12 @@ def test_labels_outliers_and_blends_become_weights_one_by_one() -> None:
 
 def test_fixed_weights_are_constants_without_spread() -> None:
     pocket = decode(encode(small_pocket()).data)
-    law = law_of(pocket, "head.weight", upper)
+    law = moments_of(pocket, "head.weight", upper)
     mask = np.triu(np.ones((4, 4), bool), 1)
     assert np.allclose(law.mu[mask], np.linspace(-1, 1, 6), atol=2.0**-11)
     assert (law.sigma[mask] == 0).all()
     assert (law.sigma[~mask] > 0).all()
-    signs = law_of(pocket, "fc.weight")
+    signs = moments_of(pocket, "fc.weight")
     assert (signs.mu[mask] == np.where(np.arange(6) % 2 == 0, 0.25, -0.25)).all()
 
 
@@ -76,7 +76,7 @@ def test_tied_names_are_one_array() -> None:
 
 def test_draws_have_the_mean_and_the_spread_of_the_law() -> None:
     n = 40_000
-    entry = Normal(shape=(n,), mu=np.full(n, 2, np.float32), sigma=np.full(n, 0.5, np.float32))
+    entry = MeanField(shape=(n,), mu=np.full(n, 2, np.float32), sigma=np.full(n, 0.5, np.float32))
     pocket = Pocket(tensors={"a": entry, "b": entry}, noise={"family": "Gaussian"})
     draw = sample_weights(pocket, seed=1)
     for values in draw.values():
@@ -98,7 +98,9 @@ BAD_NOISE = [
     ({"family": "StudentT"}, "parameters of StudentT"),
     ({"family": "Empirical", "values": {"array": "missing"}}, "'missing' is not in the file"),
     ({"family": "Empirical", "values": [1.0, float("nan")]}, "finite"),
-    ({"family": "Averaged", "noise": {"family": "Laplace"}, "devices": 10**9}, "devices must be"),
+    ({"family": "Averaged", "noise": {"family": "Laplace"}, "devices": 10**9}, "65536 devices a weight"),
+    ({"family": "Averaged", "noise": {"family": "Laplace"}, "devices": 0}, "devices must be"),
+    ({"family": "Averaged", "noise": 3, "devices": 2}, "described by an object"),
     ({"family": "GaussianMixture", "weights": [1.0], "means": [], "sigmas": [1.0]}, "equal numbers"),
 ]
 
@@ -140,7 +142,7 @@ def test_a_summary_accounts_for_every_label() -> None:
 
 def test_a_summary_counts_fixed_weights_as_weights() -> None:
     fixed = Fixed(mask=np.arange(10) < 4, values=0.0)
-    entry = Normal(shape=(10,), mu=np.ones(6, np.float32), sigma=np.ones(6, np.float32), fixed=fixed)
+    entry = MeanField(shape=(10,), mu=np.ones(6, np.float32), sigma=np.ones(6, np.float32), fixed=fixed)
     (tensor,) = inspect(encode(Pocket(tensors={"w": entry})).data).tensors
     assert (tensor.fixed, tensor.bits) == (4, 8 * (1 + 2 * 6 + 2 * 6))
     assert tensor.bits_per_weight == tensor.bits / 10

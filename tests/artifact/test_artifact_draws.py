@@ -11,8 +11,8 @@ from torch import nn
 
 import pocketbayes as pb
 from pocketbayes.artifact import Pocket, decode, sample_weights
-from pocketbayes.artifact.dense import law_of
-from pocketbayes.drawing import Stream, shape_of, tensor_number
+from pocketbayes.artifact.dense import moments_of
+from pocketbayes.drawing import WordStream, shape_of, tensor_number
 from pocketbayes.noise import (
     Bimodal,
     Drifted,
@@ -124,8 +124,10 @@ def test_a_file_draws_what_torch_predicts_with(build, noise: Noise, tmp_path: Pa
     assert set(ours) == set(theirs)
     for key, value in theirs.items():
         # z is the same to the bit; sigma = softplus(rho) of torch is within 2e-6 of the file's
-        sigma = law_of(pocket, key).sigma
-        bound = 2e-6 * sigma * (1 + np.abs((ours[key] - law_of(pocket, key).mu) / np.maximum(sigma, 1e-9)))
+        sigma = moments_of(pocket, key).sigma
+        bound = (
+            2e-6 * sigma * (1 + np.abs((ours[key] - moments_of(pocket, key).mu) / np.maximum(sigma, 1e-9)))
+        )
         assert (np.abs(ours[key] - value.numpy()) <= bound + 2.0**-23 * np.abs(ours[key])).all(), key
     other = sample_weights(pocket, 5, 3)  # the control: another draw is seen
     assert max(np.abs(other[k] - v.numpy()).max() for k, v in theirs.items()) > 1e-3
@@ -138,7 +140,7 @@ def test_of_the_same_moments_numpy_and_torch_draw_the_same_bits(build, noise: No
     drawn = sample_weights(pocket, 5, 2)
     for site in stochastic_weights(model):
         fixed = site.weight.fixed
-        mu, sigma = (torch.from_numpy(part.copy()) for part in law_of(pocket, site.path))
+        mu, sigma = (torch.from_numpy(part.copy()) for part in moments_of(pocket, site.path))
         if fixed is not None:
             mu, sigma = fixed.take(mu), fixed.take(sigma)
         z = noise.z(HostStream(5, 2, tensor=tensor_number(site.path)), mu, sigma)
@@ -153,7 +155,7 @@ def test_z_of_a_prediction_is_the_formats() -> None:
         model.parametrizations.weight.original.zero_()
         with pb.one_draw(model, 5, 2):
             w = model.weight
-    z = Stream(5, 2, tensor=tensor_number("weight")).look_up(shape_of({}).values, 0, 0, 60_000)
+    z = WordStream(5, 2, tensor=tensor_number("weight")).look_up(shape_of({}).values, 0, 0, 60_000)
     np.testing.assert_array_equal(w.numpy().astype(np.float32).reshape(-1), z)
 
 
@@ -171,5 +173,5 @@ def test_tied_draws_move_a_component_as_one(tmp_path: Path) -> None:
     for key, value in theirs.items():
         np.testing.assert_allclose(ours[key], value.numpy(), rtol=1e-5, atol=1e-6)
     entry = pocket.tensors["0.weight"]
-    kept = entry.labels < len(pocket.codebook)
+    kept = entry.labels < pocket.codebook.components
     assert len(np.unique(ours["0.weight"].reshape(-1)[kept])) == len(np.unique(entry.labels[kept]))

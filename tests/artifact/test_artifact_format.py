@@ -13,7 +13,7 @@ from pocketbayes.artifact import (
     FLOAT32,
     Codebook,
     Fixed,
-    Normal,
+    MeanField,
     Plain,
     Pocket,
     Precision,
@@ -49,8 +49,8 @@ def check_entry(a: object, b: object, at: Precision) -> None:
     if isinstance(a, Tied) or isinstance(b, Tied):
         assert a == b
         return
-    assert isinstance(a, Plain | Normal | Shared)
-    assert isinstance(b, Plain | Normal | Shared)
+    assert isinstance(a, Plain | MeanField | Shared)
+    assert isinstance(b, Plain | MeanField | Shared)
     assert (a.shape, a.dtype) == (b.shape, b.dtype)
     if isinstance(a, Plain) and isinstance(b, Plain):
         assert a.values.dtype == b.values.dtype
@@ -61,10 +61,10 @@ def check_entry(a: object, b: object, at: Precision) -> None:
         assert a.alphas.shape[0] == 0 or np.abs(a.alphas - b.alphas).max() < 1 / 65535
         close(b.outlier_mu, a.outlier_mu, at.mu, 5, 2.0 ** (-22 - at.mu))
         close(b.outlier_sigma, a.outlier_sigma, at.sigma, 7)
-    if isinstance(a, Normal) and isinstance(b, Normal):
+    if isinstance(a, MeanField) and isinstance(b, MeanField):
         close(b.mu, a.mu, at.mu, 5, 2.0 ** (-22 - at.mu))
         close(b.sigma, a.sigma, at.sigma, 7)
-    if isinstance(a, Normal | Shared) and isinstance(b, Normal | Shared):
+    if isinstance(a, MeanField | Shared) and isinstance(b, MeanField | Shared):
         check_fixed(a.fixed, b.fixed, at)
         check_prior(a.prior, b.prior, at)
 
@@ -144,9 +144,9 @@ def test_one_tensor_can_ask_for_more_bits_than_the_others() -> None:
 def test_a_sigma_below_the_smallest_float_is_stored_as_that() -> None:
     sigma = np.float64([1e-60, 1e-3])
     for bits in (16, 32, 64):
-        law = Normal(shape=(2,), mu=np.zeros(2), sigma=sigma, dtype="float64")
+        law = MeanField(shape=(2,), mu=np.zeros(2), sigma=sigma, dtype="float64")
         back = decode(encode(Pocket(tensors={"w": law}, precision=Precision(sigma=bits))).data).tensors["w"]
-        assert isinstance(back, Normal)
+        assert isinstance(back, MeanField)
         assert back.sigma[0] == 2.0**-126
 
 
@@ -192,15 +192,15 @@ BAD: dict[str, tuple[Pocket, str]] = {
         "w: labels must lie in 0..3",
     ),
     "sigma": (
-        Pocket(tensors={"w": Normal(shape=(2,), mu=np.ones(2), sigma=np.float32([1, 0]))}),
+        Pocket(tensors={"w": MeanField(shape=(2,), mu=np.ones(2), sigma=np.float32([1, 0]))}),
         "w: sigma must be posi",
     ),
     "nan": (
-        Pocket(tensors={"w": Normal(shape=(1,), mu=np.float32([np.nan]), sigma=np.ones(1))}),
+        Pocket(tensors={"w": MeanField(shape=(1,), mu=np.float32([np.nan]), sigma=np.ones(1))}),
         "w: mu must be finite",
     ),
     "shape": (
-        Pocket(tensors={"w": Normal(shape=(3,), mu=np.ones(2), sigma=np.ones(2))}),
+        Pocket(tensors={"w": MeanField(shape=(3,), mu=np.ones(2), sigma=np.ones(2))}),
         "w: mu and sigma must be flat",
     ),
     "tie": (Pocket(tensors={"w": Tied(target="v")}), "w: tied to 'v'"),
@@ -216,7 +216,7 @@ BAD: dict[str, tuple[Pocket, str]] = {
     "fixed count": (
         Pocket(
             tensors={
-                "w": Normal(shape=(2,), mu=np.ones(2), sigma=np.ones(2), fixed=Fixed(mask={}, values=0.0))
+                "w": MeanField(shape=(2,), mu=np.ones(2), sigma=np.ones(2), fixed=Fixed(mask={}, values=0.0))
             }
         ),
         "Give count= with a rule",
@@ -224,7 +224,7 @@ BAD: dict[str, tuple[Pocket, str]] = {
     "signs": (
         Pocket(
             tensors={
-                "w": Normal(
+                "w": MeanField(
                     shape=(2,),
                     mu=np.ones(1),
                     sigma=np.ones(1),

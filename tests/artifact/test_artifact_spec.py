@@ -14,7 +14,7 @@ import numpy as np
 from artifact_pockets import pockets, same, small_pocket
 from hypothesis import given, settings
 
-from pocketbayes.artifact import Codebook, Normal, Plain, Pocket, Shared, Signs, Tied, decode, encode
+from pocketbayes.artifact import Codebook, MeanField, Plain, Pocket, Shared, Signs, Tied, decode, encode
 
 
 class SpecReader:
@@ -214,12 +214,12 @@ def compare(pocket: Pocket, found: dict[str, Any]) -> None:
             assert other["target"] == entry.target
         elif isinstance(entry, Plain):
             assert same(entry.values.reshape(-1), np.array(other["values"], entry.values.dtype).reshape(-1))
-        elif isinstance(entry, Normal):
+        elif isinstance(entry, MeanField):
             assert entry.mu.tolist() == other["law"][0]
             assert entry.sigma.tolist() == other["law"][1]
         else:
             compare_shared(entry, other)
-        if isinstance(entry, Normal | Shared):
+        if isinstance(entry, MeanField | Shared):
             compare_parts(entry, other)
 
 
@@ -231,7 +231,7 @@ def compare_shared(entry: Shared, other: dict[str, Any]) -> None:
     assert same(entry.alphas.reshape(-1), np.array(other["alphas"], np.float32).reshape(-1))
 
 
-def compare_parts(entry: Normal | Shared, other: dict[str, Any]) -> None:
+def compare_parts(entry: MeanField | Shared, other: dict[str, Any]) -> None:
     if entry.fixed is not None:
         mask, values = entry.fixed.mask, entry.fixed.values
         assert (mask if isinstance(mask, dict) else mask.reshape(-1).tolist()) == other["mask"]

@@ -105,7 +105,7 @@ def test_a_call_without_a_command_shows_the_help(capsys: pytest.CaptureFixture[s
         ("train --net lenet --data digits", "--out"),
         ("train --net lenet --data digits --out a.pocket", "--bayesian"),
         ("compress --net lenet --data digits --out a --max-bytes 9", "--weights"),
-        ("compress --net lenet --weights w --data digits --out a", "exactly one budget"),
+        ("compress --net lenet --weights w --data digits --out a", "exactly one of --max-bytes"),
         (
             "compress --net lenet --weights w --data digits --out a --max-bytes 9 --max-nll-rise 1",
             "--max-nll-rise",

@@ -11,9 +11,12 @@ from safetensors.torch import save_file
 
 from cli_runs import complaint
 from pocketbayes import nets
-from pocketbayes.cli.datasets import Data, Request, from_user
-from pocketbayes.cli.network import arguments_for, build, builder, load_weights
+from pocketbayes.artifact.weights import load_weights
+from pocketbayes.cli.datasets import Data
+from pocketbayes.cli.network import builder
+from pocketbayes.cli.options import TrainingData
 from pocketbayes.data import DataSet, Scaling
+from pocketbayes.data.splits import splits_from
 
 
 def tiny() -> torch.nn.Module:
@@ -38,7 +41,8 @@ def images(channels: int, size: int, classes: int) -> DataSet:
     ],
 )
 def test_networks_by_name_fit_the_data(spec: str, data: DataSet) -> None:
-    network = build(spec, arguments_for(builder(spec), data)).eval()
+    function = builder(spec)
+    network = function(**nets.taken(function, nets.facts_of(data.shape, data.num_outputs))).eval()
     assert network(data.inputs()).shape == (len(data), len(data.classes or ()))
 
 
@@ -162,7 +166,7 @@ def test_arrays_dicts_and_torch_data_sets_are_the_same_data() -> None:
         (Pairs(), Pairs()),
     ]
     for form in forms:
-        train, test = from_user("m:f", form)
+        train, test = splits_from("f", form)
         assert train.classes == test.classes == ("0", "1", "2")
         assert torch.equal(train.inputs().double(), torch.from_numpy(x))  # as it is
         assert torch.equal(test.targets(), torch.from_numpy(y))
@@ -170,7 +174,7 @@ def test_arrays_dicts_and_torch_data_sets_are_the_same_data() -> None:
 
 def test_bytes_of_a_users_function_are_standardised() -> None:
     x = torch.randint(0, 256, (50, 3, 4, 4), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    train, _ = from_user("m:f", ((x, torch.arange(50) % 2), (x, torch.arange(50) % 2)))
+    train, _ = splits_from("f", ((x, torch.arange(50) % 2), (x, torch.arange(50) % 2)))
     seen = train.inputs().double()
     torch.testing.assert_close(seen.mean((0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=1e-5, rtol=0)
     torch.testing.assert_close(
@@ -179,6 +183,6 @@ def test_bytes_of_a_users_function_are_standardised() -> None:
 
 
 def test_given_means_and_deviations_replace_the_measured_ones() -> None:
-    data = Data(Request("digits", mean="0.5", std="0.25")).train
+    data = Data("digits", TrainingData(data="digits", mean=[0.5], std=[0.25])).train
     expected = (data.x.float() / 16 - 0.5) / 0.25
     torch.testing.assert_close(data.inputs(), expected)

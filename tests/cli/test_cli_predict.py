@@ -20,10 +20,11 @@ from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_
 
 from cli_runs import complaint, result, run
 from pocketbayes import artifact, data
-from pocketbayes.cli.inputs import arranged
-from pocketbayes.cli.scores import choose_threshold, regression_scores, selective
+from pocketbayes.artifact.predictor import ValueAnswers, score
 from pocketbayes.data import Scaling
-from pocketbayes.prediction.predict import Predictive, Regression
+from pocketbayes.data.inputs import arranged
+from pocketbayes.prediction.answer import Predictive, Regression, in_units
+from pocketbayes.prediction.threshold import choose_threshold, selective
 
 DOCS = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 
@@ -48,10 +49,12 @@ def without_card(source: Path, target: Path, **changes: object) -> None:
 def test_evaluate_and_predict_agree_with_scikit_learn(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     test = data.load("digits", split="test")
     np.save("test.npy", test.x.numpy())
-    answers = result("predict small.pocket test.npy --top 10 --samples 8 --seed 2", capsys)["predictions"]
+    answers = result(
+        "predict small.pocket --net shopnets:net test.npy --top 10 --samples 8 --seed 2", capsys
+    )["predictions"]
     probs = np.array([[row["top"][str(c)] for c in range(10)] for row in answers])
     assert np.allclose(probs.sum(1), 1)
-    found = result("evaluate small.pocket --data digits --samples 8 --seed 2", capsys)
+    found = result("evaluate small.pocket --net shopnets:net --data digits --samples 8 --seed 2", capsys)
     labels, metrics = test.y.numpy(), found["metrics"]
     assert metrics["accuracy"] == pytest.approx(
         accuracy_score(labels, [int(row["class"]) for row in answers])
@@ -67,10 +70,17 @@ def test_evaluate_and_predict_agree_with_scikit_learn(here: Path, capsys: pytest
 def test_foreign_inputs_are_told_by_their_entropy(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noise = torch.randint(0, 17, (60, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     np.savez("noise.npz", x=noise.numpy())
-    found = result("evaluate small.pocket --data digits --ood noise.npz --samples 4", capsys)["metrics"]
+    found = result(
+        "evaluate small.pocket --net shopnets:net --data digits --ood noise.npz --samples 4", capsys
+    )["metrics"]
     np.save("test.npy", data.load("digits", split="test").x.numpy())
     entropies = [
-        [row["entropy"] for row in result(f"predict small.pocket {file} --samples 4", capsys)["predictions"]]
+        [
+            row["entropy"]
+            for row in result(f"predict small.pocket --net shopnets:net {file} --samples 4", capsys)[
+                "predictions"
+            ]
+        ]
         for file in ("test.npy", "noise.npz")
     ]
     foreign = np.repeat([0, 1], [len(e) for e in entropies])
@@ -79,11 +89,14 @@ def test_foreign_inputs_are_told_by_their_entropy(here: Path, capsys: pytest.Cap
 
 
 def test_results_have_the_documented_keys(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = result("evaluate small.pocket --data digits --samples 2", capsys)
+    found = result("evaluate small.pocket --net shopnets:net --data digits --samples 2", capsys)
     assert set(found) == set(documented("evaluate"))
     assert set(found["metrics"]) == set(documented("evaluate")["metrics"])  # type: ignore[call-overload]
     np.save("one.npy", np.zeros((8, 8)))
-    found, expected = result("predict small.pocket one.npy --samples 2", capsys), documented("predict")
+    found, expected = (
+        result("predict small.pocket --net shopnets:net one.npy --samples 2", capsys),
+        documented("predict"),
+    )
     assert set(found) == set(expected)
     assert set(found["predictions"][0]) == set(expected["predictions"][0])  # type: ignore[index]
 
@@ -91,8 +104,8 @@ def test_results_have_the_documented_keys(here: Path, capsys: pytest.CaptureFixt
 def test_a_person_sees_tables(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save("one.npy", np.zeros((8, 8)))
     capsys.readouterr()
-    assert run("evaluate small.pocket --data digits --samples 2") == 0
-    assert run("predict small.pocket one.npy --samples 2") == 0
+    assert run("evaluate small.pocket --net shopnets:net --data digits --samples 2") == 0
+    assert run("predict small.pocket --net shopnets:net one.npy --samples 2") == 0
     shown = capsys.readouterr().out
     for text in ("359 test examples, 2 draws", "Brier score", "one.npy[0]", "epistemic", '"not sure" is'):
         assert text in shown
@@ -103,24 +116,24 @@ def test_a_person_sees_tables(here: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         ("evaluate none.pocket --data digits", 1, "none.pocket"),
         ("evaluate shopnets.py --data digits", 1, "neither a pocket file nor safetensors"),
-        ("evaluate small.pocket --data diabetes", 1, "made for inputs of shape (1, 8, 8)"),
+        ("evaluate small.pocket --net shopnets:net --data diabetes", 1, "made for inputs of shape (1, 8, 8)"),
         ("evaluate narrow.pocket --data diabetes", 1, "made for inputs of shape (4,)"),
         ("evaluate narrow.pocket --data shopnets:line --ood digits", 2, "--ood"),
-        ("evaluate small.pocket --data digits --ood diabetes", 1, "--ood diabetes"),
-        ("evaluate small.pocket --data digits --net mlp:3", 1, "failed"),
+        ("evaluate small.pocket --net shopnets:net --data digits --ood diabetes", 1, "--ood diabetes"),
+        ("evaluate small.pocket --data digits --net mlp:3", 1, "does not fit"),
         ("evaluate small.pocket --data digits --net shopnets:other", 1, "no 'other'"),
         ("evaluate bare.pocket --data digits", 1, "do not say how to use it"),
-        ("evaluate nameless.pocket --data digits", 2, "--net"),
+        ("evaluate nameless.pocket --data digits", 1, "does not name its network"),
         ("predict none.pocket a.npy", 1, "none.pocket"),
-        ("predict small.pocket none.npy", 1, "none.npy"),
-        ("predict small.pocket shopnets.py", 1, "not an image"),
-        ("predict small.pocket odd.npy", 1, "(5, 7)"),
-        ("predict small.pocket holes.npy", 1, "not finite"),
-        ("predict small.pocket words.npy", 1, "numbers"),
-        ("predict small.pocket words.csv", 1, "number"),
+        ("predict small.pocket --net shopnets:net none.npy", 1, "none.npy"),
+        ("predict small.pocket --net shopnets:net shopnets.py", 1, "not an image"),
+        ("predict small.pocket --net shopnets:net odd.npy", 1, "(5, 7)"),
+        ("predict small.pocket --net shopnets:net holes.npy", 1, "not finite"),
+        ("predict small.pocket --net shopnets:net words.npy", 1, "numbers"),
+        ("predict small.pocket --net shopnets:net words.csv", 1, "number"),
         ("predict narrow.pocket picture.png", 1, "not images"),
-        ("predict small.pocket picture.png --csv nowhere/a.csv", 1, "nowhere"),
-        ("predict small.pocket picture.png --threshold 2", 2, "--threshold"),
+        ("predict small.pocket --net shopnets:net picture.png --csv nowhere/a.csv", 1, "nowhere"),
+        ("predict small.pocket --net shopnets:net picture.png --threshold 2", 2, "--threshold"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(
@@ -144,7 +157,9 @@ def test_an_image_file_is_the_array_it_holds(here: Path, capsys: pytest.CaptureF
     Image.fromarray((pixels * 15).astype(np.uint8)).save("grey.png")
     Image.fromarray((pixels * 15).astype(np.uint8)).convert("RGB").save("colour.png")
     np.save("array.npy", pixels * 15 * 16 / 255)
-    found = result("predict small.pocket grey.png colour.png array.npy --samples 3", capsys)["predictions"]
+    found = result(
+        "predict small.pocket --net shopnets:net grey.png colour.png array.npy --samples 3", capsys
+    )["predictions"]
     assert [row["input"] for row in found] == ["grey.png", "colour.png", "array.npy[0]"]
     for row in found:
         assert row["confidence"] == pytest.approx(found[0]["confidence"], rel=1e-5)
@@ -153,13 +168,15 @@ def test_an_image_file_is_the_array_it_holds(here: Path, capsys: pytest.CaptureF
 
 def test_the_verdict_follows_the_threshold(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save("test.npy", data.load("digits", split="test").x.numpy()[:50])
-    found = result("predict small.pocket test.npy --threshold 0.7", capsys)
+    found = result("predict small.pocket --net shopnets:net test.npy --threshold 0.7", capsys)
     assert found["threshold"] == 0.7
     for row in found["predictions"]:
         assert row["verdict"] == ("sure" if row["confidence"] >= 0.7 else "not sure")
     without_card(here / "small.pocket", here / "open.pocket", unsure=None)
-    assert result("predict open.pocket test.npy", capsys)["predictions"][0]["verdict"] is None
-    assert run("predict open.pocket test.npy") == 0
+    assert (
+        result("predict open.pocket --net shopnets:net test.npy", capsys)["predictions"][0]["verdict"] is None
+    )
+    assert run("predict open.pocket --net shopnets:net test.npy") == 0
     shown = capsys.readouterr().out
     assert "no threshold" in shown and "verdict" not in shown.splitlines()[1]
 
@@ -178,19 +195,21 @@ def test_a_regression_has_intervals_and_a_csv(here: Path, capsys: pytest.Capture
 
 def test_classes_are_written_to_a_csv(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save("two.npy", np.zeros((2, 8, 8)))
-    found = result("predict small.pocket two.npy --csv out.csv --samples 2 --top 2", capsys)["predictions"]
+    found = result(
+        "predict small.pocket --net shopnets:net two.npy --csv out.csv --samples 2 --top 2", capsys
+    )["predictions"]
     with (here / "out.csv").open() as file:
         written = list(csv.DictReader(file))
     assert [row["class"] for row in written] == [row["class"] for row in found]
     assert written[0]["top"].count(";") == 1
 
 
-def test_a_file_moved_away_from_its_module_says_so(
+def test_a_file_moved_away_from_its_module_is_opened_by_naming_another(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without_card(shop / "small.pocket", tmp_path / "moved.pocket", net="elsewhere.nets:net")
     monkeypatch.chdir(tmp_path)
-    assert "no module 'elsewhere'" in complaint("evaluate moved.pocket --data digits", 1, capsys)
+    assert "elsewhere.nets:net" in complaint("evaluate moved.pocket --data digits", 1, capsys)
     shutil.copy(shop / "shopnets.py", tmp_path / "othershop.py")
     found = result("evaluate moved.pocket --data digits --net othershop:net --samples 2", capsys)
     assert found["metrics"]["accuracy"] > 0.5
@@ -212,7 +231,7 @@ def test_a_file_moved_away_from_its_module_says_so(
 )
 def test_arrays_are_arranged_for_the_network(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     array = np.arange(math.prod(shape)).reshape(shape)
-    found = arranged(Path("a.npy"), array, wanted)
+    found = arranged("a.npy", array, wanted)
     assert found.shape[1:] == wanted and len(found) == math.prod(shape) // math.prod(wanted)
     assert sorted(found.ravel()) == list(range(math.prod(shape)))
 
@@ -264,9 +283,8 @@ def test_regression_scores_are_those_of_the_mixture_in_the_units_of_the_data() -
         sigmas=torch.from_numpy(sigmas),
     )
     targets = y * std + mean
-    found = regression_scores(
-        answer, torch.from_numpy(targets), Scaling(torch.from_numpy(mean), torch.from_numpy(std))
-    )
+    scaling = Scaling(torch.from_numpy(mean), torch.from_numpy(std))
+    found = score(ValueAnswers(**vars(in_units(answer, scaling))), torch.from_numpy(targets))
     log_p = norm.logpdf(targets, draws * std + mean, sigmas * std).sum(2)  # [S, N]
     assert found["nll"] == pytest.approx(-(logsumexp(log_p, 0) - math.log(4)).mean())
     assert found["rmse"] == pytest.approx(np.sqrt(((targets - (draws.mean(0) * std + mean)) ** 2).mean()))

@@ -15,6 +15,7 @@ from cli_runs import complaint, result, run
 from pocketbayes import artifact, data
 from pocketbayes.cli import train as command
 from pocketbayes.training import loop
+from pocketbayes.training.history import Epoch
 
 PLAIN = "train --net shopnets:net --data digits --epochs 2 --lr 0.01 --out made.safetensors"
 
@@ -95,16 +96,16 @@ def test_an_interrupted_training_goes_on(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[int] = []
-    end_epoch = loop.Run._end_epoch
+    end_epoch = loop.TrainingRun.end_epoch
 
-    def counted(self: loop.Run, seconds: float) -> None:
+    def counted(self: loop.TrainingRun, seconds: float) -> Epoch:
         if len(trained) == 2 and not trained[-1] < 0:
             trained.append(-1)
             raise KeyboardInterrupt
-        trained.append(self.epoch)
-        end_epoch(self, seconds)
+        trained.append(self.state.epoch)
+        return end_epoch(self, seconds)
 
-    monkeypatch.setattr(loop.Run, "_end_epoch", counted)
+    monkeypatch.setattr(loop.TrainingRun, "end_epoch", counted)
     long = PLAIN.replace("--epochs 2", "--epochs 4")
     assert "same command" in complaint(long, 130, capsys)
     assert not (here / "made.safetensors").exists()

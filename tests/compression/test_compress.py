@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
 from pocketbayes import nets
-from pocketbayes.compression.compress import CompressionReport
+from pocketbayes.compression.stages import CompressionReport
 from pocketbayes.compression.steering import Steering
 from pocketbayes.training import loop
 
@@ -145,9 +145,9 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
 
     With distillation too, whose teacher is the network that the second call is given, not the half-trained one.
     """
-    steps, take = 0, loop.Run._step
+    steps, take = 0, loop.TrainingRun.step
 
-    def until(self: loop.Run) -> None:
+    def until(self: loop.TrainingRun) -> None:
         nonlocal steps
         steps += 1
         if steps == moment:
@@ -160,7 +160,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     options = {"max_bytes": 1600, "plan": plan, "checkpoints": tmp_path / "checkpoints"}
     resumed = copy.deepcopy(trained)
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_step", until)
+        patch.setattr(loop.TrainingRun, "step", until)
         with pytest.raises(Killed):
             run(resumed, tmp_path, **options)
     assert str(resumed) == str(trained) and not resumed._forward_pre_hooks  # left as it came
@@ -177,12 +177,12 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
 def test_checkpoints_of_another_run_are_refused(
     trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(self: loop.Run) -> None:
+    def stop(self: loop.TrainingRun) -> None:
         raise Killed
 
     options = {"max_bytes": 1600, "checkpoints": tmp_path / "checkpoints"}
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_step", stop)
+        patch.setattr(loop.TrainingRun, "step", stop)
         for _ in range(2):  # the second goes on where the first was
             with pytest.raises(Killed):
                 run(copy.deepcopy(trained), tmp_path, **options)
@@ -221,7 +221,59 @@ def test_data_that_are_not_finite_are_named(trained: nn.Module, tmp_path: Path) 
         )
 
 
+def test_a_run_that_failed_does_not_block_its_correction(trained: nn.Module, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    with pytest.raises(ValueError, match="cannot be met"):
+        run(copy.deepcopy(trained), tmp_path, max_bytes="0.1KB", checkpoints=folder)
+    wrong = [(torch.randn(8, 11), torch.zeros(8, dtype=torch.long))]
+    for model in (trained, pb.bayesianize(copy.deepcopy(trained), sigma=pb.Absolute(0.02))):
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            pb.compress(
+                copy.deepcopy(model), wrong, path=tmp_path / "x.pocket", max_bytes=1600, checkpoints=folder
+            )
+    assert run(copy.deepcopy(trained), tmp_path, max_bytes="1.6KB", checkpoints=folder).bytes <= 1600
+
+
+@pytest.mark.parametrize("deletions", [0, 1, 2])
+def test_a_run_killed_while_it_cleans_up_leaves_nothing_to_another_network(
+    trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    """Whatever was deleted before, the note of whose checkpoints they are is still there."""
+    options = {"max_bytes": 1600, "plan": replace(PLAN, epochs=1, finetune_epochs=0)}
+    options["checkpoints"] = tmp_path / "checkpoints"
+    other, unlink, deleted = copy.deepcopy(trained), Path.unlink, []
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(-1)
+
+    def dying(self: Path, missing_ok: bool = False) -> None:
+        if self.parent.name == "checkpoints" and not self.name.startswith("."):
+            if len(deleted) == deletions:
+                raise Killed
+            deleted.append(self)
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", dying)
+    with pytest.raises(Killed):
+        run(copy.deepcopy(trained), tmp_path, **options)
+    monkeypatch.undo()
+    assert len(deleted) == deletions
+    if deletions < 2:  # a checkpoint is left
+        with pytest.raises(pb.errors.ArtifactError, match="the network was"):
+            run(copy.deepcopy(other), tmp_path, **options)
+        return
+    run(copy.deepcopy(other), tmp_path, **options)
+    (tmp_path / "expected").mkdir()
+    run(copy.deepcopy(other), tmp_path / "expected", **{**options, "checkpoints": None})
+    files = [next(folder.glob("*.pocket")).read_bytes() for folder in (tmp_path, tmp_path / "expected")]
+    assert files[0] == files[1]
+
+
 BAD = {
+    "bytes that are no size": ({"max_bytes": "some"}, "not a size"),
+    "half a byte": ({"max_bytes": 1600.5}, "max_bytes must be a whole number"),
+    "no bytes": ({"max_bytes": 0}, "max_bytes must be a whole number, at least 1"),
+    "a loss that is NaN": ({"max_nll_rise": float("nan")}, "finite"),
     "no budget": ({}, "exactly one"),
     "two budgets": ({"max_bytes": 10, "max_nll_rise": 1.0}, "exactly one"),
     "a negative budget": ({"max_nll_rise": -1.0}, "positive"),
@@ -273,6 +325,33 @@ def test_the_budget_is_used(
     monkeypatch.setattr(Steering, "freeze", misled)
     report = run(copy.deepcopy(trained), tmp_path, max_bytes=max_bytes)
     assert 0.97 * max_bytes <= report.bytes <= max_bytes
+
+
+NOT_A_PLAN = [
+    *(
+        {name: value}
+        for name in ("epochs", "components", "tries", "samples")
+        for value in (0, 1.5, float("nan"))
+    ),
+    *(
+        {name: value}
+        for name in ("lr", "rho_lr", "finetune_lr")
+        for value in (-1.0, float("nan"), float("inf"))
+    ),
+    *({name: value} for name in ("distillation", "anneal") for value in (-0.1, 1.1, float("nan"))),
+    {"temperature": 0.0},
+    {"temperature": float("nan")},
+    {"finetune_epochs": -1},
+    {"posterior_epochs": 0.5},
+    {"fisher_batches": 0},
+    {"seed": 0.5},
+]
+
+
+@pytest.mark.parametrize("wrong", NOT_A_PLAN, ids=str)
+def test_a_plan_that_makes_no_sense_is_refused_by_name(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=f"compress: {next(iter(wrong))} "):
+        pb.Plan(**wrong)
 
 
 def test_a_loss_of_accuracy_is_for_classes(tmp_path: Path) -> None:

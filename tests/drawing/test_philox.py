@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 import torch
 
-from pocketbayes.drawing import Stream, tables, tensor_number
+from pocketbayes.drawing import WordStream, tables, tensor_number
 from pocketbayes.noise.counter import DeviceStream, HostStream, stream_on
 
 CPU = torch.device("cpu")
@@ -20,8 +20,8 @@ RAMP = np.arange(1 << 16, dtype=np.float32)  # a table that shows which word was
 WEIGHT = tensor_number("layer1.0.conv1.weight")
 
 
-def stream(seed: int = 3, draw: int = 1, mode: int = 0, tensor: int = WEIGHT) -> Stream:
-    return Stream(seed, draw, mode=mode, tensor=tensor)
+def stream(seed: int = 3, draw: int = 1, mode: int = 0, tensor: int = WEIGHT) -> WordStream:
+    return WordStream(seed, draw, mode=mode, tensor=tensor)
 
 
 def on_device(**place: int) -> DeviceStream:
@@ -32,7 +32,7 @@ def on_device(**place: int) -> DeviceStream:
 
 def test_the_first_block_is_the_known_answer_of_philox4x64_10() -> None:
     """kat_vectors of Random123: counter and key all zero."""
-    words = Stream(0, 0, tensor=0).words(0, 0, 16).view("<u8")
+    words = WordStream(0, 0, tensor=0).words(0, 0, 16).view("<u8")
     assert [f"{word:016x}" for word in words] == [
         "16554d9eca36314c",
         "db20fe9d672d0fdc",
@@ -179,8 +179,8 @@ def test_words_and_signs_are_uniform() -> None:
 def test_drawing_needs_no_torch_and_no_scipy() -> None:
     script = (
         "import sys; sys.modules['torch'] = sys.modules['scipy'] = None\n"
-        "from pocketbayes.drawing import Stream, shape_of, tensor_number\n"
-        "stream = Stream(0, 0, tensor=tensor_number('w'))\n"
+        "from pocketbayes.drawing import WordStream, shape_of, tensor_number\n"
+        "stream = WordStream(0, 0, tensor=tensor_number('w'))\n"
         "assert len(stream.look_up(shape_of({'family': 'StudentT', 'df': 3.0}).values, 0, 0, 9)) == 9\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -10,7 +10,8 @@ import pytest
 import scipy.stats
 import torch
 
-from pocketbayes.drawing import Moments, Stream, shape_of, tensor_number
+from pocketbayes.drawing import WordStream, shape_of, tensor_number
+from pocketbayes.moments import Moments
 from pocketbayes.noise import (
     Bimodal,
     Drifted,
@@ -59,8 +60,8 @@ def name(noise: Noise) -> str:
     return str(noise)[:28]
 
 
-def stream(tensor: str = "fc.weight") -> Stream:
-    return Stream(1, 2, tensor=tensor_number(tensor))
+def stream(tensor: str = "fc.weight") -> WordStream:
+    return WordStream(1, 2, tensor=tensor_number(tensor))
 
 
 def at(mu: float, sigma: float, count: int = N) -> Moments:

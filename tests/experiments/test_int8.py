@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from experiments.int8 import load_quantised, pack, quantise_means, quantise_widths, save_quantised, unpack
+from experiments.sharing.int8 import (
+    load_quantised,
+    pack,
+    quantise_means,
+    quantise_sigma,
+    save_quantised,
+    unpack,
+)
 from pocketbayes.posterior.weights import stochastic_weights
 
 
@@ -37,11 +44,11 @@ def test_means_are_off_by_half_a_step_of_their_channel_at_most() -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
-def test_widths_are_as_near_as_k_means_of_sklearn_brings_them(bits: int) -> None:
+def test_sigmas_are_as_near_as_k_means_of_sklearn_brings_them(bits: int) -> None:
     from sklearn.cluster import KMeans
 
     sigma = (0.02 * torch.randn(40, 25).exp()).double()
-    ours = quantise_widths(sigma, bits, rounds=200)
+    ours = quantise_sigma(sigma, bits, rounds=200)
     logs = sigma.log().reshape(-1, 1).numpy()
     best = KMeans(2**bits, n_init=10, random_state=0).fit(logs).inertia_
     error = float((ours.values().log() - sigma.log()).square().sum())
@@ -68,7 +75,7 @@ def test_a_saved_posterior_comes_back_quantised_with_everything_deterministic(
     for ours, theirs in zip(stochastic_weights(other), stochastic_weights(model), strict=True):
         mu, sigma = theirs.moments
         torch.testing.assert_close(ours.moments.mu, quantise_means(mu.detach()).values())
-        torch.testing.assert_close(ours.moments.sigma, quantise_widths(sigma.detach(), bits).values())
+        torch.testing.assert_close(ours.moments.sigma, quantise_sigma(sigma.detach(), bits).values())
         assert not torch.equal(ours.moments.mu, mu)
     x = torch.randn(8, 3, 8, 8)
 

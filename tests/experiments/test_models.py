@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pocketbayes as pb
-from experiments import frontier, train_network
+from experiments.sharing import frontier, train_network
 from pocketbayes import nets
 
 FILES = sorted(train_network.MODELS.glob("*.pocket"))

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import pocketbayes as pb
-from experiments import (
+from experiments.sharing import (
+    bench,
     frontier,
-    resnet20,
     table4,
     table5,
     table6,
@@ -56,9 +56,9 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
     )
     monkeypatch.setattr(nets, "resnet20", lambda in_channels=3: nets.CifarResNet(1, 10, in_channels))
-    monkeypatch.setattr(resnet20, "BATCH", 64)
-    monkeypatch.setattr(resnet20, "EPOCHS", 1)
-    monkeypatch.setattr(resnet20, "DRAWS", 2)
+    monkeypatch.setattr(bench, "BATCH", 64)
+    monkeypatch.setattr(bench, "EPOCHS", 1)
+    monkeypatch.setattr(bench, "DRAWS", 2)
     small = {name: replace(how, components=40) for name, how in table5.CONFIGURATIONS.items()}
     monkeypatch.setattr(table5, "CONFIGURATIONS", small)
     monkeypatch.setattr(
@@ -129,10 +129,10 @@ def test_thresholds_and_merging_share_the_row_of_the_whole_algorithm(
     assert table8.RESULT.with_suffix(".svg").exists()
 
 
-def test_a_row_tells_which_outliers_stand_by_themselves_and_what_its_widths_cost(tiny: Path) -> None:
-    bench = resnet20.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
-    row = table5.ablated(bench, "outliers and blends", 0)
-    model, sensitivity = bench.posterior()
+def test_a_row_tells_which_outliers_stand_by_themselves_and_what_its_sigma_costs(tiny: Path) -> None:
+    made = bench.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
+    row = table5.ablated(made, "outliers and blends", 0)
+    model, sensitivity = made.posterior()
     weights = [
         (g, abs(mu))
         for site in sites(model)
@@ -176,7 +176,7 @@ def test_rows_made_side_by_side_are_those_the_tables_look_for(
     monkeypatch.setattr(
         frontier, "COURSES", {n: frontier.Course((), pb.Plan(), 1, pb.Plan(), {}) for n in NAMES}
     )
-    monkeypatch.setattr(resnet20, "MODELS", tiny)
+    monkeypatch.setattr(bench, "MODELS", tiny)
     for name in NAMES:
         (tiny / f"resnet20-{name}-start.pocket").write_bytes((tiny / f"{name}.pocket").read_bytes())
     where = ["--rows", str(tiny / "rows"), "--work", str(tiny / "w")]
@@ -213,26 +213,29 @@ def test_table_4_has_both_sets_and_quantised_rows_are_smaller_with_fewer_bits(
         )
         assert sizes[1] - sizes[0] == pytest.approx(weights / 8, rel=0.01)
         assert sizes[0] < rows["unshared"][0]["bytes"]
-        (shared,), (calibrated,) = rows["shared, without pretraining"], rows["... with calibrated widths"]
+        (shared,), (calibrated,) = rows["shared, without pretraining"], rows[table4.CALIBRATED]
         assert abs(calibrated["bytes"] - shared["bytes"]) < 20 and calibrated["factor"] > 0
         folder = tiny / "work" / table4.FOLDERS[name]
-        widths = [
+        sigmas = [
             pb.read(folder / f"scratch-{which}.pocket")["conv1.weight"][1]
             for which in ("shared", "calibrated")
         ]
-        ratio = (widths[1] / widths[0]).median()  # blends have a part that does not scale
+        ratio = (sigmas[1] / sigmas[0]).median()  # blends have a part that does not scale
         assert float(ratio) == pytest.approx(calibrated["factor"], rel=5e-3)
     text = table4.section(result)
-    assert "| shared, with pretraining | " in text and "the widths of mnist times" in text
+    assert "| shared, with pretraining | " in text
+    assert "On mnist without pretraining, validation images choose sigma times" in text
 
 
-def test_foreign_images_are_told_apart_by_every_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_distribution_images_are_told_apart_by_every_model(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tiny / "ood"
     other.mkdir()
-    for file in table7.FOREIGN.values():
+    for file in table7.OOD.values():
         np.savez(other / file, x=np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8))
-    bench = resnet20.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
-    table5.ablated(bench, "neither", 0)
+    made = bench.Bench("cifar10", None, tiny / "rows", tiny / "work", tiny / "cifar10.pocket")
+    table5.ablated(made, "neither", 0)
     pocket = tiny / "work" / "neither-0.pocket"
     result = run(table7, tiny, monkeypatch, "--ood", str(other), "--pockets", str(pocket))
     assert list(result["rows"])[-1] == f"ours, {pocket.stat().st_size:,} bytes" and len(result["rows"]) == 4
@@ -266,7 +269,7 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     assert all(run["bytes"] <= run["max_bytes"] for run in runs.values())
     untested = [key for key, run in runs.items() if run["test"] is None]
     assert untested == ["self-taught", "labels-alone"]
-    assert "widths times" in runs["best-1"]["calibration"]
+    assert "sigmas times" in runs["best-1"]["calibration"]
     chosen = min(("best-0", "best-1"), key=lambda key: runs[key]["validation"]["calibration"]["nll"])
     published = (tiny / "models" / "resnet20-mnist.pocket").read_bytes()
     assert published == (tiny / "work" / "frontier-mnist" / f"{chosen}.pocket").read_bytes()

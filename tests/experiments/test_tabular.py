@@ -11,11 +11,11 @@ from scipy import stats
 from sklearn.mixture import GaussianMixture
 
 import pocketbayes as pb
-from experiments import tabular
-from experiments import tabular_mixtures as mixtures
-from experiments import tabular_study as study
-from experiments.tabular_mixtures import Plane
-from experiments.tabular_study import Study
+from experiments.sharing import tabular
+from experiments.sharing import tabular_mixtures as mixtures
+from experiments.sharing import tabular_study as study
+from experiments.sharing.tabular_mixtures import Plane
+from experiments.sharing.tabular_study import Study
 from pocketbayes import data
 from pocketbayes.data import DataSet, Scaling
 from pocketbayes.sharing import Mixture, Outliers
@@ -41,7 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         "EPOCHS": 2,
         "POSTERIOR_EPOCHS": 1,
         "TUNING_EPOCHS": 1,
-        "BETAS": (0.1, 0.01),
+        "TEMPERATURES": (0.1, 0.01),
         "SHARED": (3,),
         "OUTLIERS": (0.0, 0.01),
         "PUBLISHED": pb.Paper(components=4, outliers=Outliers(smallest_cluster=2)),

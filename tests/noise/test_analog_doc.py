@@ -22,7 +22,7 @@ def test_every_block_of_the_tutorial_runs_in_turn(tmp_path: Path) -> None:
         timeout=300,
     )
     assert run.returncode == 0, run.stderr
-    for line in ("chosen: GaussianMixture", "fitted: the network does not mind", "signs: "):
+    for line in ("chosen: GaussianMixture", "fitted: the network is not sensitive to it", "signs: "):
         assert line in run.stdout
         assert line in PAGE
     for name in ("analog_fit.svg", "analog_verdict.svg", "digits.pocket"):

@@ -27,7 +27,7 @@ from pocketbayes.noise import (
     Uniform,
     averaged,
     cross_entropy,
-    kl_divergence,
+    kl_to_prior,
     shape_term,
 )
 
@@ -61,13 +61,13 @@ def test_kl_to_a_gaussian_prior_is_that_of_the_gaussian_plus_the_negentropy(law:
     plain = dist.kl_divergence(
         dist.Normal(MU, SIGMA), dist.Normal(0.1, torch.tensor(0.7, dtype=torch.float64))
     )
-    torch.testing.assert_close(kl_divergence(law, MU, SIGMA, Gaussian(), 0.1, 0.7), plain + law.negentropy())
+    torch.testing.assert_close(kl_to_prior(law, MU, SIGMA, Gaussian(), 0.1, 0.7), plain + law.negentropy())
 
 
 @pytest.mark.parametrize("law", LAWS, ids=name)
 def test_quadrature_agrees_with_the_closed_form_for_a_gaussian_prior(law: Law) -> None:
     quadrature = cross_entropy(law, MU, SIGMA, Gaussian()) - law.entropy() - SIGMA.log()
-    torch.testing.assert_close(quadrature, kl_divergence(law, MU, SIGMA), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(quadrature, kl_to_prior(law, MU, SIGMA), rtol=1e-10, atol=1e-10)
 
 
 def test_kl_of_gaussian_and_laplace_noise_to_a_laplace_prior_have_their_closed_forms() -> None:
@@ -76,12 +76,12 @@ def test_kl_of_gaussian_and_laplace_noise_to_a_laplace_prior_have_their_closed_f
         MU / SIGMA / math.sqrt(2)
     )
     gaussian = math.log(2 * b) + folded / b - 0.5 * torch.log(2 * math.pi * math.e * SIGMA**2)
-    ours = kl_divergence(Gaussian(), MU, SIGMA, Laplace(), 0.0, math.sqrt(2) * b)
+    ours = kl_to_prior(Gaussian(), MU, SIGMA, Laplace(), 0.0, math.sqrt(2) * b)
     torch.testing.assert_close(ours, gaussian, rtol=1e-11, atol=1e-11)
     both = dist.kl_divergence(
         dist.Laplace(MU, SIGMA / math.sqrt(2)), dist.Laplace(0.0, torch.tensor(b, dtype=torch.float64))
     )
-    ours = kl_divergence(Laplace(), MU, SIGMA, Laplace(), 0.0, math.sqrt(2) * b)
+    ours = kl_to_prior(Laplace(), MU, SIGMA, Laplace(), 0.0, math.sqrt(2) * b)
     torch.testing.assert_close(ours, both, rtol=1e-11, atol=1e-11)
 
 
@@ -96,7 +96,7 @@ def test_kl_to_any_prior_agrees_with_a_fine_trapezoid(law: Law, prior: Law) -> N
     for i in (0, 2, 4):
         crossed = -float((mass * prior.log_prob((MU[i] + SIGMA[i] * middle) / 0.7)).sum()) + math.log(0.7)
         expected = crossed - law.entropy() - float(SIGMA[i].log())
-        ours = float(kl_divergence(law, MU, SIGMA, prior, 0.0, 0.7)[i])
+        ours = float(kl_to_prior(law, MU, SIGMA, prior, 0.0, 0.7)[i])
         assert ours == pytest.approx(expected, abs=2e-6)
         assert ours >= 0
 
@@ -112,7 +112,7 @@ def test_kl_to_a_spike_and_slab_agrees_with_a_million_draws(law: Law) -> None:
     for i in (0, 4):
         log = law.log_prob(z) - SIGMA[i].log() - mixture.log_prob(MU[i] + SIGMA[i] * z)
         error = float(log.std()) / 1000
-        ours = float(kl_divergence(law, MU, SIGMA, SPIKE_AND_SLAB, 0.0, sd)[i])
+        ours = float(kl_to_prior(law, MU, SIGMA, SPIKE_AND_SLAB, 0.0, sd)[i])
         assert abs(ours - float(log.mean())) < 4 * error
         assert abs(ours + 0.05 - float(log.mean())) > 4 * error
 
@@ -123,24 +123,24 @@ def test_gradients_of_kl_equal_finite_differences(law: Law, prior: Law) -> None:
     mu, sigma = MU[:3].clone().requires_grad_(), SIGMA[:3].clone().requires_grad_()
     m, s = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (0.1, 0.7))
     assert torch.autograd.gradcheck(
-        lambda *x: kl_divergence(law, x[0], x[1], prior, x[2], x[3]), (mu, sigma, m, s)
+        lambda *x: kl_to_prior(law, x[0], x[1], prior, x[2], x[3]), (mu, sigma, m, s)
     )
 
 
 def test_kl_of_many_weights_is_computed_in_blocks_with_the_same_values() -> None:
     mu, sigma = torch.randn(3, 1200, dtype=torch.float64), torch.rand(3, 1200, dtype=torch.float64) + 0.01
-    whole = kl_divergence(Bimodal(0.9), mu, sigma, Laplace(), 0.0, 0.5)
+    whole = kl_to_prior(Bimodal(0.9), mu, sigma, Laplace(), 0.0, 0.5)
     assert whole.shape == mu.shape
     torch.testing.assert_close(
-        whole[1, 7:9], kl_divergence(Bimodal(0.9), mu[1, 7:9], sigma[1, 7:9], Laplace(), 0.0, 0.5)
+        whole[1, 7:9], kl_to_prior(Bimodal(0.9), mu[1, 7:9], sigma[1, 7:9], Laplace(), 0.0, 0.5)
     )
 
 
 @pytest.mark.parametrize(("order", "tolerance"), [(8, 1e-9), (4, 2e-3)])
 def test_fewer_nodes_per_panel_cost_a_known_precision(order: int, tolerance: float) -> None:
     for law in (Gaussian(), Laplace(), Bimodal(0.9), SkewNormal(4.0)):
-        rough = kl_divergence(law, MU, SIGMA, Laplace(), 0.0, 0.5, order=order)
-        fine = kl_divergence(law, MU, SIGMA, Laplace(), 0.0, 0.5)
+        rough = kl_to_prior(law, MU, SIGMA, Laplace(), 0.0, 0.5, order=order)
+        fine = kl_to_prior(law, MU, SIGMA, Laplace(), 0.0, 0.5)
         torch.testing.assert_close(rough, fine, rtol=0, atol=tolerance)
 
 
@@ -150,21 +150,21 @@ def test_laws_with_atoms_use_the_kl_of_their_gaussian(law: Law) -> None:
     assert shape_term(law, MU, SIGMA).tolist() == [0.0] * 5
     for prior in (Gaussian(), Laplace()):
         torch.testing.assert_close(
-            kl_divergence(law, MU, SIGMA, prior, 0.0, 0.5),
-            kl_divergence(Gaussian(), MU, SIGMA, prior, 0.0, 0.5),
+            kl_to_prior(law, MU, SIGMA, prior, 0.0, 0.5),
+            kl_to_prior(Gaussian(), MU, SIGMA, prior, 0.0, 0.5),
         )
 
 
 def test_a_prior_with_atoms_is_refused() -> None:
     with pytest.raises(ValueError, match="prior TwoPoint has atoms"):
-        kl_divergence(Gaussian(), MU, SIGMA, TwoPoint())
+        kl_to_prior(Gaussian(), MU, SIGMA, TwoPoint())
 
 
 def test_kl_in_float32_is_close_to_float64() -> None:
-    single = kl_divergence(Laplace(), MU.float(), SIGMA.float(), Laplace(), 0.0, 0.5)
+    single = kl_to_prior(Laplace(), MU.float(), SIGMA.float(), Laplace(), 0.0, 0.5)
     assert single.dtype == torch.float32
     torch.testing.assert_close(
-        single.double(), kl_divergence(Laplace(), MU, SIGMA, Laplace(), 0.0, 0.5), rtol=1e-5, atol=1e-5
+        single.double(), kl_to_prior(Laplace(), MU, SIGMA, Laplace(), 0.0, 0.5), rtol=1e-5, atol=1e-5
     )
 
 
@@ -245,9 +245,9 @@ def test_negentropy_follows_the_state_and_its_gradient_finite_differences() -> N
     mu = torch.tensor([0.3, -0.5], dtype=torch.float64, requires_grad=True)
     sigma = torch.tensor([0.25, 0.3], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(DEVICE.negentropy_at, (mu, sigma))
-    assert torch.autograd.gradcheck(lambda a, b: kl_divergence(DEVICE, a, b), (mu, sigma))
+    assert torch.autograd.gradcheck(lambda a, b: kl_to_prior(DEVICE, a, b), (mu, sigma))
     plain = dist.kl_divergence(dist.Normal(mu, sigma), dist.Normal(0.0, torch.tensor(1.0).double()))
-    torch.testing.assert_close(kl_divergence(DEVICE, mu, sigma), plain + DEVICE.negentropy_at(mu, sigma))
+    torch.testing.assert_close(kl_to_prior(DEVICE, mu, sigma), plain + DEVICE.negentropy_at(mu, sigma))
 
 
 def test_what_has_no_meaning_without_a_state_says_so() -> None:
@@ -255,7 +255,7 @@ def test_what_has_no_meaning_without_a_state_says_so() -> None:
         with pytest.raises(ValueError, match="depends on the state"):
             call()
     with pytest.raises(ValueError, match="differs from weight to weight"):
-        kl_divergence(DEVICE, MU, SIGMA, Laplace())
+        kl_to_prior(DEVICE, MU, SIGMA, Laplace())
     with pytest.raises(ValueError, match="no single law"):
         averaged(DEVICE, 2)
 
@@ -278,8 +278,8 @@ def test_drift_scales_and_shifts_the_weight_and_its_kl() -> None:
     fresh = Laplace().draw(MU, SIGMA, torch.Generator().manual_seed(0))
     aged = device.draw(MU, SIGMA, torch.Generator().manual_seed(0))
     torch.testing.assert_close(aged, 0.1 * fresh + 0.1 * math.log(100))
-    expected = kl_divergence(Laplace(), 0.1 * MU + 0.1 * math.log(100), 0.1 * SIGMA, Laplace())
-    torch.testing.assert_close(kl_divergence(device, MU, SIGMA, Laplace()), expected)
+    expected = kl_to_prior(Laplace(), 0.1 * MU + 0.1 * math.log(100), 0.1 * SIGMA, Laplace())
+    torch.testing.assert_close(kl_to_prior(device, MU, SIGMA, Laplace()), expected)
     assert device.at(1.0).draw(MU, SIGMA, torch.Generator().manual_seed(0)).equal(fresh)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pocketbayes.report import gather, write_page
+from pocketbayes.artifact import TensorSummary
+from pocketbayes.report import Story, gather, write_page
 from report_models import classifier, regressor
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="run `make check-page`, which installs it")
@@ -28,18 +29,19 @@ FLAGS = [
     "--disable-sync",
 ]
 WIDTHS = (390, 1440)
-PATIENCE = 300.0  # seconds; a busy machine takes long to start a page of five megabytes
+PATIENCE = 300.0  # seconds; a busy machine takes long to start a page
 FIGURES = {
     "classifier": {
         "reliability",
         "risk_coverage",
         "confidence_by_class",
-        "foreign_inputs",
+        "out_of_distribution",
         "plane",
         "weights",
         "sections",
         "layers",
         "training",
+        "training_kl",
     },
     "regressor": {
         "predicted_and_true",
@@ -93,7 +95,7 @@ class Visit:
         self.page.goto(file.as_uri(), wait_until="commit")
         self.wait_until("document.readyState === 'complete'")
         self.wait_until(
-            "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('.main-svg'))"
+            "[...document.querySelectorAll('.plot')].every(plot => plot.querySelector('svg.marks'))"
         )
 
     def __enter__(self) -> Visit:
@@ -121,7 +123,7 @@ def test_the_page_draws_every_figure_and_stays_within_its_width(browser, pages, 
     with Visit(browser, pages[name], width, scheme) as visit:
         drawn = visit.page.eval_on_selector_all(
             ".plot",
-            "plots => plots.map(p => [p.id, p.querySelectorAll('.main-svg path, .main-svg image').length])",
+            "plots => plots.map(p => [p.id, p.querySelectorAll('svg.marks path').length])",
         )
         assert {plot.removeprefix("plot-") for plot, _ in drawn} == FIGURES[name]
         assert all(shapes > 3 for _, shapes in drawn)
@@ -137,49 +139,102 @@ def test_figures_are_as_wide_as_their_cards(browser, pages) -> None:
     for width in WIDTHS:
         with Visit(browser, pages["classifier"], width) as visit:
             ratios = visit.page.eval_on_selector_all(
-                ".plot", "plots => plots.map(p => p.querySelector('.main-svg').clientWidth / p.clientWidth)"
+                ".plot", "plots => plots.map(p => p.querySelector('svg.marks').clientWidth / p.clientWidth)"
             )
             assert ratios == pytest.approx([1.0] * len(ratios), abs=0.02)
+
+
+def test_no_legend_lies_on_a_figure_or_leaves_it(browser, pages) -> None:
+    clear = """plots => plots.map(plot => {
+        const svg = plot.querySelector('svg.marks').getBoundingClientRect();
+        const frame = plot.querySelector('.root > g > path.background').getBoundingClientRect();
+        return [...plot.querySelectorAll('.role-legend')].every(legend => {
+            const box = legend.getBoundingClientRect();
+            return box.top >= frame.bottom && box.right <= svg.right + 1 && box.bottom <= svg.bottom + 1;
+        });
+    })"""
+    for width in WIDTHS:
+        for name in FIGURES:
+            with Visit(browser, pages[name], width) as visit:
+                assert all(visit.page.eval_on_selector_all(".plot", clear))
+                assert (
+                    visit.page.locator(".plot button, .plot summary").count() == 0
+                )  # no toolbar to lie under
 
 
 @pytest.mark.parametrize(
     ("figure", "target", "said"),
     [
-        ("reliability", ".scatterlayer .trace:last-child .point:last-child", "predictions"),
-        ("plane", ".scatterlayer .trace:first-child .point:first-child", "component"),
-        ("sections", ".barlayer .point:first-child path", "bytes, "),
+        ("reliability", ".mark-symbol.layer_1_marks path:last-child", "predictions"),
+        ("plane", ".mark-symbol.role-mark path:last-child", "components"),
+        ("sections", ".mark-rect.role-mark path:first-child", "% of the file"),
     ],
 )
 def test_hovering_says_what_a_mark_is(browser, pages, figure, target, said) -> None:
     with Visit(browser, pages["classifier"], 1440) as visit:
-        plot = visit.page.locator(f"#plot-{figure}")
-        plot.scroll_into_view_if_needed()
-        box = plot.locator(target).first.bounding_box()
-        visit.page.mouse.move(box["x"] + box["width"] / 2 - 3, box["y"] + box["height"] / 2)
-        visit.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        label = plot.locator(".hoverlayer .hovertext").first
+        hover(visit, figure, target)
+        label = visit.page.locator("#vg-tooltip-element.visible")
         label.wait_for()
         assert said in label.text_content()
 
 
-def test_dragging_zooms_into_the_plane(browser, pages) -> None:
+def hover(visit: Visit, figure: str, target: str) -> None:
+    plot = visit.page.locator(f"#plot-{figure}")
+    plot.scroll_into_view_if_needed()
+    box = plot.locator(target).first.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    visit.page.mouse.move(x - 2, y)
+    visit.page.mouse.move(x, y)
+
+
+def test_hostile_names_are_text_in_figures_and_in_what_hovering_says(browser, tmp_path) -> None:
+    attack = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
+    layer = TensorSummary(attack, "shared", (3, 3), "float32", 20.0, 0, 0, 0)
+    page = write_page(
+        tmp_path / "hostile.html", Story(name=attack, layers=(layer,), settings={attack: attack})
+    )
+    with Visit(browser, page, 1440) as visit:
+        hover(visit, "layers", ".mark-rect.role-mark path:first-child")
+        label = visit.page.locator("#vg-tooltip-element.visible")
+        label.wait_for()
+        assert "onerror=document.title" in label.text_content()
+        assert visit.page.locator("img, main script, #vg-tooltip-element script").count() == 0
+        assert visit.page.title() == f"{attack} · pocketbayes" and visit.complaints == []
+
+
+def test_dragging_moves_the_plane_and_control_with_the_wheel_zooms(browser, pages) -> None:
     with Visit(browser, pages["classifier"], 1440) as visit:
-        ends = "document.getElementById('plot-plane')._fullLayout.xaxis.range"
-        span = f"({ends}[1] - {ends}[0])"
-        before = visit.page.evaluate(span)
         plot = visit.page.locator("#plot-plane")
         plot.scroll_into_view_if_needed()
-        box = plot.locator(".nsewdrag").first.bounding_box()
-        x, y = box["x"] + 0.4 * box["width"], box["y"] + 0.3 * box["height"]
+        labels = "[...document.querySelectorAll('#plot-plane .role-axis-label text')].map(t => t.textContent).join()"
+        place = "document.querySelector('#plot-plane .mark-symbol.role-mark path').getAttribute('transform')"
+        before, box = visit.page.evaluate(place), plot.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 3
         visit.page.mouse.move(x, y)
         visit.page.mouse.down()
-        visit.page.mouse.move(x + 0.2 * box["width"], y + 0.3 * box["height"], steps=4)
+        visit.page.mouse.move(x + 80, y + 40, steps=4)
         visit.page.mouse.up()
-        visit.wait_until(f"{span} < {before / 2}")
+        visit.wait_until(f"{place} !== {before!r}")
+        shown, scrolled = visit.page.evaluate(labels), visit.page.evaluate("scrollY")
+        visit.page.keyboard.down("Control")
+        visit.page.mouse.wheel(0, -400)
+        visit.page.keyboard.up("Control")
+        visit.wait_until(f"{labels} !== {shown!r}")
+        assert visit.page.evaluate("scrollY") == scrolled
+
+
+def test_the_wheel_alone_scrolls_past_the_plane(browser, pages) -> None:
+    with Visit(browser, pages["classifier"], 1440) as visit:
+        plot = visit.page.locator("#plot-plane")
+        plot.scroll_into_view_if_needed()
+        box, scrolled = plot.bounding_box(), visit.page.evaluate("scrollY")
+        visit.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        visit.page.mouse.wheel(0, 300)
+        visit.wait_until(f"scrollY > {scrolled}")
 
 
 def test_dark_is_another_page_and_its_figures_follow(browser, pages) -> None:
-    ink = "document.querySelector('#plot-reliability .xtick text').style.fill"
+    ink = "getComputedStyle(document.querySelector('#plot-reliability .role-axis-label text')).fill"
     with Visit(browser, pages["classifier"], 1440, "dark") as night:
         dark = night.background(), night.background(".card"), night.page.evaluate(ink)
     with Visit(browser, pages["classifier"], 1440, "light") as day:

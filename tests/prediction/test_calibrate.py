@@ -148,7 +148,7 @@ def test_compress_calibrates_last_and_the_file_is_as_large(tmp_path: Path) -> No
     assert [s.name for s in calibrated.stages][-2:] == ["calibration", "file"]
     assert "calibration" not in [s.name for s in plain.stages]
     assert calibrated.bytes == plain.bytes
-    factor = float(calibrated.stages[-2].note.removeprefix("widths times "))
+    factor = float(calibrated.stages[-2].note.removeprefix("sigmas times "))
     assert factor > 1.2
     torch.testing.assert_close(widths(models[1]), factor * widths(models[0]), rtol=0.01, atol=0)
     nlls = [pb.evaluate(model, held_out, samples=64)["nll"] for model in models]

@@ -43,16 +43,16 @@ def test_distances_of_a_linear_model_are_those_of_sums() -> None:
     assert abs(report.floor.distance.mean) < exact / 10
 
 
-def test_a_mind_that_is_changed_and_one_that_is_not_are_told_apart() -> None:
+def test_a_sensitive_network_and_one_that_is_not_are_told_apart() -> None:
     """y ~ N(sum, 0.2^2) at y = 0: one sign is never near, the sum of 64 is as Gaussian as can be."""
-    for fan_in, minds in ((1, True), (64, False)):
+    for fan_in, sensitive in ((1, True), (64, False)):
         report = report_on(
             fan_in, {"signs": TwoPoint()}, samples=600, tolerance=0.2, likelihood=Homoscedastic(0.2)
         )
         said = report.verdict(report.rows[0])
-        assert ("the network minds" in said) == minds, said
-        assert ("does not mind" in said) != minds, said
-        assert not minds or "can be told apart" in said
+        assert ("the network is sensitive to it" in said) == sensitive, said
+        assert ("is not sensitive" in said) != sensitive, said
+        assert not sensitive or "can be told apart" in said
 
 
 def test_the_change_of_the_nll_is_the_exact_one() -> None:
@@ -80,7 +80,10 @@ def test_classification_has_accuracy_nll_and_ece_and_the_model_stays_as_it_was()
     assert "TwoPoint: " in text and "Gaussian again" in text
     stored = json.loads(json.dumps(report.as_dict()))
     assert stored["rows"]["TwoPoint"]["changes"]["nll"] == list(report.rows[0].changes["nll"])
-    assert len(report.plot().axes) == 2
+    shown = report.plot().to_dict()
+    names = [half["layer"][1]["data"]["name"] for half in shown["hconcat"]]
+    means = [shown["datasets"][name][0]["mean"] for name in names]
+    assert means == [report.rows[0].distance.mean, report.rows[0].changes["nll"].mean]
 
 
 def test_a_likelihood_of_ones_own_is_scored_by_its_nll() -> None:

@@ -58,20 +58,24 @@ def test_standard_errors_are_those_of_paired_differences(story, probs, labels) -
     assert rows(story)["ece"][2] is None
 
 
-def test_auroc_is_that_of_entropy_on_test_data_and_foreign_inputs(case, story, probs) -> None:
+def test_auroc_is_that_of_entropy_on_test_data_and_out_of_distribution_inputs(case, story, probs) -> None:
     foreign = pb.predict(case.model, case.ood, samples=5, seed=3).probs.numpy()
     entropies = [stats.entropy(p, axis=1) for p in (probs[1], foreign)]
     truth = np.repeat([0, 1], [len(e) for e in entropies])
     assert rows(story)["auroc"][1] == pytest.approx(
         reference.roc_auc_score(truth, np.concatenate(entropies)), abs=1e-9
     )
-    for shares, values in zip((story.entropies.familiar, story.entropies.foreign), entropies, strict=True):
-        expected = np.histogram(values, len(shares), (0.0, math.log(10)))[0] / len(values)
-        np.testing.assert_allclose(shares, expected)
+    assert list(story.entropies.heights) == ["test data", "out-of-distribution inputs"]
+    for fractions, values in zip(story.entropies.heights.values(), entropies, strict=True):
+        expected = np.histogram(values, len(fractions), (0.0, math.log(10)))[0] / len(values)
+        np.testing.assert_allclose(fractions, expected)
 
 
 def test_reliability_groups_predictions_by_confidence(story, probs, labels) -> None:
-    for table, p, side in ((story.reliability_before, probs[0], 0), (story.reliability, probs[1], 1)):
+    for table, p, side in (
+        (story.reliability["before"], probs[0], 0),
+        (story.reliability["after"], probs[1], 1),
+    ):
         sure, right = p.max(1), p.argmax(1) == labels
         group = np.ceil(sure * 15).astype(int)  # bins closed on the right
         for number, found in zip(np.unique(group), zip(*table, strict=True), strict=True):
@@ -84,9 +88,22 @@ def test_reliability_groups_predictions_by_confidence(story, probs, labels) -> N
 def test_risk_falls_to_that_of_the_surest(story, probs, labels) -> None:
     sure, wrong = probs[1].max(1), probs[1].argmax(1) != labels
     order = np.argsort(-sure)
-    for coverage, risk in zip(*story.risk, strict=True):
+    for coverage, risk in zip(*story.risk["after"], strict=True):
         assert risk == pytest.approx(wrong[order[: round(coverage * len(labels))]].mean())
-    assert story.risk.x[-1] == 1 and len(story.risk.x) <= 200
+    assert story.risk["after"].x[-1] == 1 and len(story.risk["after"].x) <= 200
+
+
+def test_the_threshold_of_the_file_stands_on_the_risk_curve(case, probs, labels, tmp_path: Path) -> None:
+    sure, wrong = probs[1].max(1), probs[1].argmax(1) != labels
+    for unsure in (0.8, 1.01):
+        file = tmp_path / f"{unsure}.pocket"
+        pb.save(case.model, file, metadata={"unsure": unsure})
+        mark = gather(case.model, file, case.test, samples=5, seed=3).threshold
+        assert mark.confidence == unsure and mark.answered == pytest.approx((sure >= unsure).mean())
+        if unsure < 1:
+            assert mark.risk == pytest.approx(wrong[sure >= unsure].mean())
+        else:
+            assert math.isnan(mark.risk)
 
 
 def test_boxes_have_the_quantiles_of_their_class(story, probs, labels) -> None:
@@ -143,13 +160,13 @@ def test_sizes_are_those_of_the_file_and_of_the_network(case, story) -> None:
     pocket = artifact.decode(case.file)
     shared = [e for e in pocket.tensors.values() if isinstance(e, artifact.Shared)]
     plain = [e for e in pocket.tensors.values() if isinstance(e, artifact.Plain)]
-    scalars = 2 * len(pocket.codebook) + sum(2 * e.outlier_mu.size for e in shared)
+    scalars = 2 * pocket.codebook.components + sum(2 * e.outlier_mu.size for e in shared)
     assert rows(story)["scalars"][1] == scalars + sum(e.values.size for e in plain)
 
 
 def test_the_plane_holds_every_weight_of_the_file(case, story) -> None:
     pocket = artifact.decode(case.file)
-    k = len(pocket.codebook)
+    k = pocket.codebook.components
     labels = np.concatenate([e.labels for e in pocket.tensors.values() if isinstance(e, artifact.Shared)])
     counts = np.bincount(labels, minlength=k + 2)
     np.testing.assert_allclose(story.plane.components.mu, pocket.codebook.mu, rtol=1e-5)
@@ -157,12 +174,12 @@ def test_the_plane_holds_every_weight_of_the_file(case, story) -> None:
     np.testing.assert_array_equal(story.plane.members, counts[:k])
     assert story.plane.outliers.total == counts[k] > 0
     assert story.plane.blends.total == counts[k + 1] > 0
-    assert story.plane.private is None
+    assert story.plane.unshared is None
 
 
 def test_layers_are_the_tensors_of_the_network(case, story) -> None:
     expected = {name: t.numel() for name, t in case.before.state_dict().items()}
-    assert {layer.name: layer.weights for layer in story.layers} == expected
+    assert {layer.name: math.prod(layer.shape) for layer in story.layers} == expected
     assert 0 < sum(layer.bits for layer in story.layers) / 8 < case.file.stat().st_size
 
 
@@ -171,7 +188,7 @@ def test_the_density_of_the_weights_counts_them(case, story) -> None:
     values = np.concatenate([case.before.state_dict()[name].numpy().ravel() for name in names])
     width = np.diff(story.weights.edges)
     inside = (values >= story.weights.edges[0]) & (values <= story.weights.edges[-1])
-    assert (story.weights.before * width).sum() == pytest.approx(inside.mean(), abs=1e-9)
+    assert (story.weights.heights["before"] * width).sum() == pytest.approx(inside.mean(), abs=1e-9)
 
 
 def test_another_network_before_is_refused(case) -> None:
@@ -195,22 +212,37 @@ def test_a_regression_has_scores_and_intervals_of_its_mixture(fitted) -> None:
     rmse = reference.root_mean_squared_error(raw, draws.mean(0) * scale + shift)
     assert rows(story)["rmse"][1] == pytest.approx(rmse, rel=1e-5)
     log_p = special.logsumexp(stats.norm.logpdf(y, draws, NOISE), axis=0) - math.log(5)
-    assert rows(story)["nll"][1] == pytest.approx(-log_p.mean(), rel=1e-5)
+    assert rows(story)["nll"][1] == pytest.approx(
+        math.log(scale) - log_p.mean(), rel=1e-5
+    )  # per unit of the data
     below = stats.norm.cdf(y, draws, NOISE).mean(0)
-    for level, share in zip(*story.intervals.after, strict=True):
+    for level, share in zip(*story.intervals.coverage["after"], strict=True):
         inside = (below >= (1 - level) / 2) & (below <= (1 + level) / 2)
         assert share == pytest.approx(
             inside.mean(), abs=1.5 / len(y)
         )  # a target on the edge may fall either way
     np.testing.assert_allclose(story.intervals.truth, raw, rtol=1e-4)
     np.testing.assert_allclose(story.intervals.sigma, np.sqrt(draws.var(0) + NOISE**2) * scale, rtol=1e-4)
-    assert story.classes is None and story.gallery is None and story.reliability is None
+    assert story.classes is None and story.gallery is None and not story.reliability
+
+
+def test_the_scores_of_a_regression_are_those_of_the_command_line(fitted) -> None:
+    from pocketbayes.cli.scores import score
+
+    likelihood = pb.likelihood.Homoscedastic(NOISE)
+    story = gather(fitted.model, fitted.file, fitted.test, **fitted.options())
+    told = score(fitted.model, fitted.test, likelihood, samples=5, seed=3)
+    assert {key: rows(story)[key][1] for key in ("rmse", "nll")} == pytest.approx(
+        {key: told[key] for key in ("rmse", "nll")}, rel=1e-5
+    )
 
 
 def test_errors_by_certainty_are_flat_where_all_are_equally_certain(fitted) -> None:
     story = gather(fitted.model, fitted.file, fitted.test, **fitted.options())
-    np.testing.assert_allclose(story.risk_before.y, rows(story)["rmse"][0])
-    assert np.ptp(story.risk.y) > 0 and story.risk.y[-1] == pytest.approx(rows(story)["rmse"][1])
+    np.testing.assert_allclose(story.risk["before"].y, rows(story)["rmse"][0])
+    assert np.ptp(story.risk["after"].y) > 0 and story.risk["after"].y[-1] == pytest.approx(
+        rows(story)["rmse"][1]
+    )
 
 
 def test_unknown_noise_is_not_guessed(fitted, tmp_path: Path) -> None:

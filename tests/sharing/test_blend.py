@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pocketbayes.sharing.blend import Law, blend_weights, blended_law, mahalanobis, scalar_law
+from pocketbayes.moments import Codebook
+from pocketbayes.sharing.blend import blend_weights, blended_moments, component_moments, mahalanobis
 from pocketbayes.sharing.mixture import Mixture
 
 
@@ -29,28 +30,30 @@ def joint(mixture: Mixture, mu: Tensor, sigma: Tensor) -> Tensor:
     return mixture.log_pi + normal.log_prob(torch.stack([mu, sigma], 1)[:, None])
 
 
-def test_scalar_law_has_the_moments_of_a_hierarchical_draw() -> None:
+def test_the_moments_of_a_component_are_those_of_a_hierarchical_draw() -> None:
     mixture = grid_mixture()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         pair = torch.distributions.MultivariateNormal(mixture.mean[4], mixture.cov[4]).sample((400_000,))
         w = pair[:, 0] + pair[:, 1] * torch.randn(400_000, dtype=torch.float64)
-    law = scalar_law(mixture)
+    law = component_moments(mixture)
     assert float(law.mu[4]) == pytest.approx(float(w.mean()), abs=4 * float(w.std()) / 400_000**0.5)
-    assert float(law.var[4]) == pytest.approx(float(w.var()), abs=4 * float(w.var()) * (2 / 400_000) ** 0.5)
+    assert float(law.sigma[4] ** 2) == pytest.approx(
+        float(w.var()), abs=4 * float(w.var()) * (2 / 400_000) ** 0.5
+    )
 
 
-def test_blended_law_has_the_moments_of_a_mixture() -> None:
-    law = Law(torch.tensor([0.0, 1.0, 5.0]), torch.tensor([1.0, 4.0, 9.0]))
+def test_the_moments_of_a_blend_are_those_of_a_mixture() -> None:
+    book = Codebook(torch.tensor([0.0, 1.0, 5.0]), torch.tensor([1.0, 2.0, 3.0]))
     component, alpha = torch.tensor([[0, 2], [1, 0]]), torch.tensor([[0.25, 0.75], [1.0, 0.0]])
-    blended = blended_law(law, component, alpha)
+    blended = blended_moments(book, component, alpha)
     for row in range(2):
         peer = torch.distributions.MixtureSameFamily(
             torch.distributions.Categorical(alpha[row]),
-            torch.distributions.Normal(law.mu[component[row]], law.var[component[row]].sqrt()),
+            torch.distributions.Normal(book.mu[component[row]], book.sigma[component[row]]),
         )
         torch.testing.assert_close(blended.mu[row], peer.mean)
-        torch.testing.assert_close(blended.var[row], peer.variance)
+        torch.testing.assert_close(blended.sigma[row], peer.stddev)
 
 
 def test_weights_beyond_the_ellipse_and_no_others_are_blended() -> None:

@@ -151,7 +151,7 @@ def test_tied_draws_move_members_together_and_count_once() -> None:
         members = w[site.weight.labels == 0]
         assert (members.std() < 1e-12) == together
     expected = torch.distributions.kl_divergence(
-        torch.distributions.Normal(weights(tied)[0].codebook.mu, weights(tied)[0].codebook.sigma),
+        torch.distributions.Normal(weights(tied)[0].codebook.mu, weights(tied)[0].codebook.values().sigma),
         torch.distributions.Normal(0.0, weights(tied)[0].prior_sigma),
     ).sum()
     torch.testing.assert_close(pb.kl_divergence(tied), expected)

@@ -15,7 +15,7 @@ from torch import nn
 from pocketbayes.structure import (
     MAP,
     Constant,
-    Fixed,
+    FixedPart,
     Heavy,
     Light,
     NeuronGraph,
@@ -137,7 +137,7 @@ def brute_force(labels: list[np.ndarray], signed: bool) -> int:
     return total
 
 
-def labels_of(graph: NeuronGraph, fixed: dict[str, Fixed]) -> list[np.ndarray]:
+def labels_of(graph: NeuronGraph, fixed: dict[str, FixedPart]) -> list[np.ndarray]:
     free = [np.full(weight.shape[::-1], np.nan) for weight in graph.weights]
     for number, weight in enumerate(graph.weights):
         if (part := fixed.get(weight.name)) is not None:
@@ -168,7 +168,7 @@ def test_brute_force_agrees_on_arbitrary_masks(data: st.DataObject) -> None:
         for a, b in itertools.pairwise(widths)
     ]
     fixed = {
-        weight.name: Fixed({}, ~np.isnan(label.T), np.nan_to_num(label.T))
+        weight.name: FixedPart({}, ~np.isnan(label.T), np.nan_to_num(label.T))
         for weight, label in zip(graph.weights, labels, strict=True)
     }
     found = residual_symmetry(graph, fixed)
@@ -213,16 +213,16 @@ def test_neurons_that_refinement_cannot_tell_apart_are_told_apart_by_search(
     size = sum(lengths)
     graph = neuron_graph(mlp(1, size, size, 1, activation=nn.ReLU))
     mask = cycles(*lengths)
-    fixed = {"2.weight": Fixed({}, mask, np.zeros(mask.shape))}
+    fixed = {"2.weight": FixedPart({}, mask, np.zeros(mask.shape))}
     assert residual_symmetry(graph, fixed).permutations == count
 
 
 def test_values_of_another_shape_or_name_are_refused() -> None:
     graph = neuron_graph(mlp(1, 3, 3, 1))
     with pytest.raises(ValueError, match=r"nowhere.*not weights"):
-        residual_symmetry(graph, {"nowhere": Fixed({}, np.ones((3, 3), bool), np.zeros((3, 3)))})
+        residual_symmetry(graph, {"nowhere": FixedPart({}, np.ones((3, 3), bool), np.zeros((3, 3)))})
     with pytest.raises(ValueError, match=r"2\.weight: mask \(2, 3\)"):
-        residual_symmetry(graph, {"2.weight": Fixed({}, np.ones((2, 3), bool), np.zeros((3, 3)))})
+        residual_symmetry(graph, {"2.weight": FixedPart({}, np.ones((2, 3), bool), np.zeros((3, 3)))})
 
 
 def test_the_report_reads_well() -> None:

@@ -138,24 +138,24 @@ def test_classes_last_in_targets_are_found_out_even_where_the_shape_fits() -> No
 # --- the loader --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_soft_targets_mix_labels_with_the_teachers_answers(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])
+def test_soft_targets_mix_labels_with_the_teachers_answers(fraction: float) -> None:
     teacher = network()
     inputs = loader(shuffle=False)
-    for (x, y), (x_again, q) in zip(inputs, Distilled(inputs, teacher, share=share), strict=True):
+    for (x, y), (x_again, q) in zip(inputs, Distilled(inputs, teacher, fraction=fraction), strict=True):
         with torch.no_grad():
             answers = softmax_by_hand(copy.deepcopy(teacher).eval()(x))
         assert torch.equal(x, x_again) and not q.requires_grad
-        torch.testing.assert_close(q, (1 - share) * torch.eye(3)[y] + share * answers)
+        torch.testing.assert_close(q, (1 - fraction) * torch.eye(3)[y] + fraction * answers)
 
 
-def test_without_a_share_training_is_that_with_labels_bit_by_bit() -> None:
+def test_without_a_fraction_training_is_that_with_labels_bit_by_bit() -> None:
     teacher, start = network(), pb.bayesianize(nets.mlp([4, 8, 3]))
     ends = []
     for batches in (
         loader(),
-        Distilled(loader(), teacher, share=0.0),
-        Distilled(loader(), teacher, share=0.1),
+        Distilled(loader(), teacher, fraction=0.0),
+        Distilled(loader(), teacher, fraction=0.1),
     ):
         student = copy.deepcopy(start)
         pb.fit(student, batches, epochs=2, progress=False)
@@ -165,10 +165,10 @@ def test_without_a_share_training_is_that_with_labels_bit_by_bit() -> None:
 
 
 def test_the_loss_is_least_at_the_teachers_probabilities() -> None:
-    """With share 1, over free logits: there the gradient is zero, and the loss the entropy.  Not so with labels."""
+    """With fraction 1, over free logits: there the gradient is zero, and the loss the entropy.  Not so with labels."""
     teacher = network().double()
     x, y = blobs(20).tensors
-    (((x, q),)) = Distilled([(x.double(), y)], teacher, share=1.0)
+    (((x, q),)) = Distilled([(x.double(), y)], teacher, fraction=1.0)
     logits = copy.deepcopy(teacher).eval()(x).detach().requires_grad_()
     answers = torch.distributions.Categorical(logits=logits.detach())
     loss = Categorical().nll(logits, q)
@@ -185,7 +185,7 @@ def test_a_student_comes_to_answer_as_its_teacher_and_not_as_the_labels() -> Non
     x, _ = blobs(256).tensors
     wrong = torch.zeros(256, dtype=torch.long)
     students = []
-    for batches in ([(x, wrong)], Distilled([(x, wrong)], teacher, share=1.0)):
+    for batches in ([(x, wrong)], Distilled([(x, wrong)], teacher, fraction=1.0)):
         student = nn.Linear(4, 3)
         pb.fit_map(student, batches, epochs=200, lr=0.2, progress=False)
         students.append(student)
@@ -199,7 +199,7 @@ def test_the_teacher_is_left_as_it_was() -> None:
     teacher = network()
     teacher[1].eval()
     before, modes = state(teacher), [m.training for m in teacher.modules()]
-    batches = Distilled(loader(), teacher, share=0.5)
+    batches = Distilled(loader(), teacher, fraction=0.5)
     pb.fit(pb.bayesianize(copy.deepcopy(teacher)), batches, epochs=1, progress=False)
     assert same(state(teacher), before)
     assert [m.training for m in teacher.modules()] == modes
@@ -214,7 +214,7 @@ def test_the_teacher_is_left_as_it_was() -> None:
 def test_a_bayesian_teacher_answers_at_its_means() -> None:
     plain = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     wide = pb.bayesianize(copy.deepcopy(plain), sigma=pb.Absolute(3.0))
-    pairs = [[q for _, q in Distilled(loader(False), teacher, share=0.7)] for teacher in (plain, wide)]
+    pairs = [[q for _, q in Distilled(loader(False), teacher, fraction=0.7)] for teacher in (plain, wide)]
     for q, from_means in zip(*pairs, strict=True):
         torch.testing.assert_close(q, from_means)
 
@@ -223,7 +223,7 @@ def test_a_bayesian_teacher_answers_at_its_means() -> None:
 def test_several_teachers_answer_with_the_mean_of_their_probabilities(kind: Any) -> None:
     teachers = [network(), network(), network()]
     x, y = blobs(8).tensors
-    ((_, q),) = Distilled([(x, y)], kind(teachers), share=0.6)
+    ((_, q),) = Distilled([(x, y)], kind(teachers), fraction=0.6)
     with torch.no_grad():
         logits = [teacher.eval()(x) for teacher in teachers]
     mean = sum(softmax_by_hand(each) for each in logits) / 3
@@ -237,7 +237,7 @@ def test_teacher_and_student_see_the_same_augmentation() -> None:
     x, y = blobs().tensors
     noisy = BatchLoader(x, y, 32, transform=lambda batch: batch + torch.randn_like(batch))
     asked = copy.deepcopy(teacher).eval()
-    for (seen, q), clean in zip(Distilled(noisy, teacher, share=1.0), x.split(32), strict=True):
+    for (seen, q), clean in zip(Distilled(noisy, teacher, fraction=1.0), x.split(32), strict=True):
         torch.testing.assert_close(q, asked(seen).softmax(1).detach())
         assert (q - asked(clean).softmax(1)).abs().max() > 0.01
 
@@ -276,7 +276,7 @@ def test_lengths_and_examples_are_those_of_the_loader() -> None:
 def test_targets_that_are_soft_already_are_mixed_like_labels() -> None:
     x, y = blobs(8).tensors
     smooth = 0.9 * F.one_hot(y, 3) + 0.1 / 3
-    ((_, q),) = Distilled([(x, smooth)], teacher := network(), share=0.25)
+    ((_, q),) = Distilled([(x, smooth)], teacher := network(), fraction=0.25)
     torch.testing.assert_close(q, 0.75 * smooth + 0.25 * teacher.eval()(x).softmax(1).detach())
 
 
@@ -299,7 +299,7 @@ def test_dict_batches_with_classes_last_keep_their_ignored_positions(ignore_inde
     likelihood = Categorical(class_dim=-1, ignore_index=ignore_index)
     teacher, student = Words(), Words()
     raw = {"ids": ids, "scale": scale, "labels": labels}
-    (batch,) = Distilled([raw], teacher, share=0.4, likelihood=likelihood)
+    (batch,) = Distilled([raw], teacher, fraction=0.4, likelihood=likelihood)
     assert set(batch) == set(raw) and batch["labels"].shape == (4, 6, 7)
     assert raw["labels"] is labels  # the loader's own batch is left alone
     counted = labels != ignore_index
@@ -326,8 +326,8 @@ def through(batches: Any, **options: Any) -> None:
 
 
 BAD = {
-    "a share above one": (lambda: through([], share=1.5), ValueError, "from 0 to 1, got 1.5"),
-    "a share that is no number": (lambda: through([], share=float("nan")), ValueError, "from 0 to 1"),
+    "a fraction above one": (lambda: through([], fraction=1.5), ValueError, "from 0 to 1, got 1.5"),
+    "a fraction that is no number": (lambda: through([], fraction=float("nan")), ValueError, "from 0 to 1"),
     "no module": (
         lambda: Distilled(network(), loader()),
         ValueError,
@@ -353,8 +353,12 @@ BAD = {
         ValueError,
         "targets under one of",
     ),
-    "a plan's share below zero": (lambda: pb.Plan(distillation=-0.1), ValueError, "distillation .* got -0.1"),
-    "a plan's share above one": (lambda: pb.Plan(distillation=2), ValueError, "distillation .* got 2"),
+    "a plan's fraction below zero": (
+        lambda: pb.Plan(distillation=-0.1),
+        ValueError,
+        "distillation .* got -0.1",
+    ),
+    "a plan's fraction above one": (lambda: pb.Plan(distillation=2), ValueError, "distillation .* got 2"),
 }
 
 
@@ -477,7 +481,7 @@ def test_compression_learns_from_the_teachers_it_is_given(trained: nn.Module, tm
         answers[name] = pb.predict(student, x).labels
     assert (answers["own"] == y).float().mean() > 0.9
     assert (answers["two"] == torch.tensor([1, 0, 2])[y]).float().mean() > 0.9
-    with pytest.raises(ValueError, match="the teacher has no share"):
+    with pytest.raises(ValueError, match="the teacher has no fraction"):
         pb.compress(trained, loader(), path=tmp_path / "x", max_bytes=700, teacher=swapped)
 
 

@@ -27,6 +27,7 @@ from pocketbayes.data.loaders import count_examples
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.likelihood import Heteroscedastic, Homoscedastic
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 from scenarios import linear_gaussian, prior_matters
 
 
@@ -85,6 +86,30 @@ def test_nelbo_is_nll_plus_scaled_kl() -> None:
     with pb.one_draw(m, 1):
         expected = nn.functional.cross_entropy(m(batch[0]), batch[1])
         torch.testing.assert_close(pb.nelbo(m, batch, 50).nll, expected)
+
+
+def test_several_draws_make_one_loss_whose_parts_can_be_taken_one_by_one() -> None:
+    """Their gradients add up to that of the loss, and each draw is open until its part is taken."""
+    m, batch = model(), (torch.randn(5, 4), torch.randint(3, (5,)))
+    options = {"samples": 3, "temperature": 0.5, "draw": lambda s: pb.one_draw(m, s)}
+    whole = pb.nelbo(m, batch, 50, **options)
+    by_hand = []
+    for s in range(3):
+        with pb.one_draw(m, s):
+            by_hand.append(nn.functional.cross_entropy(m(batch[0]), batch[1]))
+    torch.testing.assert_close(whole.loss, sum(by_hand) / 3 + 0.5 / 50 * pb.kl_divergence(m))
+    expected = torch.autograd.grad(whole.loss, list(m.parameters()))
+    parts = pb.nelbo(m, batch, 50, backward=lambda loss: loss.backward(), **options)
+    assert not parts.loss.requires_grad
+    torch.testing.assert_close(parts.loss, whole.loss.detach())
+    torch.testing.assert_close([p.grad for p in m.parameters()], list(expected))
+
+
+def test_another_penalty_may_stand_in_the_place_of_the_kl() -> None:
+    m, batch = model(), (torch.randn(5, 4), torch.randint(3, (5,)))
+    parts = pb.nelbo(m, batch, 50, temperature=2.0, penalty=lambda _: torch.tensor(7.0))
+    assert parts.kl == 7.0
+    torch.testing.assert_close(parts.loss, parts.nll + 2.0 * 7.0 / 50)
 
 
 def test_fit_learns_and_reports_nll_and_kl_apart() -> None:
@@ -334,6 +359,7 @@ BAD = {
     "labels out of range": (lambda: fit_on([(X, torch.tensor([0, 7]))]), ValueError, "Label 7"),
     "no number of data": (lambda: fit_on(DataLoader(Stream(), 8)), ValueError, "num_data"),
     "a plain model": (lambda: pb.fit(nn.Linear(4, 3), loader(), epochs=1), ValueError, "pb.bayesianize"),
+    "half an epoch": (lambda: pb.fit(model(), loader(), epochs=1.5), ValueError, "epochs must be a whole"),
     "no epochs": (lambda: pb.fit(model(), loader(), epochs=0), ValueError, "epochs"),
     "NaN in the data": (lambda: fit_on(with_nan()), NonFiniteError, "batch 2.*input 0"),
     "targets that broadcast": (
@@ -454,16 +480,39 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="shape"):
         pb.fit(pb.bayesianize(nets.mlp([4, 9, 3])), loader(), epochs=1, checkpoint=path)
     for prior, complaint in (
-        (pb.ZeroMean(0.7), "width in .* is 0.7"),
+        (pb.ZeroMean(0.7), "sigma in .* was 0.* is 0.7"),
         (pb.Pretrained(1.0), "prior_mu is missing"),
     ):
         with pytest.raises(ArtifactError, match=complaint):
             pb.fit(model(prior=prior), loader(), epochs=1, checkpoint=path)
-    with pytest.raises(ArtifactError, match="an epoch had 6 batches, has 3"):
+    with pytest.raises(ArtifactError, match="number of batches was 6, is 3"):
         pb.fit(model(), loader(batch_size=32), epochs=1, checkpoint=path)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ArtifactError, match="damaged"):
         pb.fit(model(), loader(), epochs=1, checkpoint=path)
+
+
+MALFORMED = {
+    "nothing": lambda tree: {},
+    "a number": lambda tree: 3,
+    "no optimizer": lambda tree: {k: v for k, v in tree.items() if k != "optimizer"},
+    "another optimizer": lambda tree: {**tree, "optimizer": {"state": {}, "param_groups": []}},
+    "no weights": lambda tree: {**tree, "trained": {}},
+    "a list of weights": lambda tree: {**tree, "trained": [1, 2]},
+    "a state of something else": lambda tree: {**tree, "state": {**tree["state"], "moon": 1}},
+    "no random numbers": lambda tree: {**tree, "random": {"torch": torch.zeros(3)}},
+}
+
+
+@pytest.mark.parametrize("change", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_checkpoint_is_refused_before_the_model_is_touched(tmp_path: Path, change) -> None:
+    path, m = tmp_path / "run.safetensors", model()
+    pb.fit(model(), loader(), epochs=2, checkpoint=path)
+    save_checkpoint(path, change(load_checkpoint(path)))
+    before = numbers(m)
+    with pytest.raises(ArtifactError, match=r"run\.safetensors"):
+        pb.fit(m, loader(), epochs=2, checkpoint=path)
+    assert torch.equal(numbers(m), before)
 
 
 def test_resuming_a_stream_warns(tmp_path: Path) -> None:

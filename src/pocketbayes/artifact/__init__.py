@@ -1,14 +1,13 @@
 """The pocket file: one model in one file, near its entropy, safe to open.  Nothing named here needs torch."""
 
 from pocketbayes.artifact.container import VERSION
-from pocketbayes.artifact.dense import Law, free_law, law_of, mean_weights, sample_weights
+from pocketbayes.artifact.dense import free_moments, mean_weights, moments_of, sample_weights
 from pocketbayes.artifact.format import Encoded, encode
 from pocketbayes.artifact.pocket import (
     FLOAT32,
-    Codebook,
     Entry,
     Fixed,
-    Normal,
+    MeanField,
     Plain,
     Pocket,
     Precision,
@@ -19,12 +18,16 @@ from pocketbayes.artifact.pocket import (
 )
 from pocketbayes.artifact.reader import MAX_WEIGHTS, decode
 from pocketbayes.artifact.summary import Summary, TensorSummary, inspect
+from pocketbayes.moments import Codebook
+
+Normal = MeanField  # the name that version 0.1 gave it
 
 __all__ = [
     "Pocket",
     "Codebook",
     "Entry",
     "Plain",
+    "MeanField",
     "Normal",
     "Shared",
     "Tied",
@@ -38,9 +41,8 @@ __all__ = [
     "encode",
     "MAX_WEIGHTS",
     "decode",
-    "Law",
-    "law_of",
-    "free_law",
+    "moments_of",
+    "free_moments",
     "mean_weights",
     "sample_weights",
     "Summary",

@@ -37,7 +37,7 @@ MAX_TABLES = 256
 MAX_COUNT = 1 << 38  # keeps cumulative count * TOTAL within 63 bits
 
 
-class Layer(NamedTuple):
+class LabelLayout(NamedTuple):
     """How many labels, and the kernel (height, width) they form; (1, 1) if there is none."""
 
     size: int
@@ -59,11 +59,11 @@ class Coded(NamedTuple):
     words: NDArray[np.uint32]  # the stream, its last word decoded first
 
 
-def layer_of(shape: Sequence[int], free: int) -> Layer:
+def layer_of(shape: Sequence[int], free: int) -> LabelLayout:
     """A tensor's labels; it has kernels if no weight is fixed (that tears holes) and there are enough of them."""
     kernel = kernel_of(shape)
     whole = free == math.prod(shape) and free >= MIN_KERNELS * math.prod(kernel)
-    return Layer(free, kernel if whole else (1, 1))
+    return LabelLayout(free, kernel if whole else (1, 1))
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def code_of(count: Array) -> NDArray[np.uint8]:
     )
 
 
-class Table:
+class FrequencyTable:
     """Symbols with a count, their exact frequencies, and the model constriction builds from them."""
 
     def __init__(self, counts: NDArray[np.int64], dtype: Any) -> None:
@@ -116,7 +116,7 @@ class Decoder:
     def __init__(self, coded: Coded, levels: NDArray[np.int16]) -> None:
         self.dtype = np.min_scalar_type(len(levels) - 1)  # uint8 or uint16
         self.levels = levels
-        self.tables = [Table(counts, self.dtype) for counts in count_of(coded.tables)]
+        self.tables = [FrequencyTable(counts, self.dtype) for counts in count_of(coded.tables)]
         try:
             self.coder = constriction.stream.stack.AnsCoder(np.ascontiguousarray(coded.words, np.uint32))
         except ValueError as error:
@@ -132,7 +132,7 @@ class Decoder:
         symbols: Array = self.coder.decode(entry.model, size)
         return entry.alphabet[symbols]
 
-    def layer(self, layer: Layer, grouping: Grouping) -> Array:
+    def layer(self, layer: LabelLayout, grouping: Grouping) -> Array:
         """A layer's labels, flat."""
         if grouping.step == 0:
             return self.take(layer.size, grouping.tables[0])
@@ -156,7 +156,7 @@ class Decoder:
 
 
 def pieces_of(
-    labels: Array, layer: Layer, step: int, levels: NDArray[np.int16]
+    labels: Array, layer: LabelLayout, step: int, levels: NDArray[np.int16]
 ) -> Iterator[tuple[Array, int]]:
     """(labels, group) in the order in which they are decoded."""
     if step == 0:
@@ -169,7 +169,9 @@ def pieces_of(
         yield from ((flat[context == c], c) for c in range(CONTEXTS))
 
 
-def group_counts(labels: Array, layer: Layer, step: int, levels: NDArray[np.int16]) -> NDArray[np.int64]:
+def group_counts(
+    labels: Array, layer: LabelLayout, step: int, levels: NDArray[np.int16]
+) -> NDArray[np.int64]:
     """How often each symbol occurs in each group: [1 or 5, K + 2]."""
     counts = np.zeros((CONTEXTS if step else 1, len(levels)), np.int64)
     for piece, group in pieces_of(labels, layer, step, levels):
@@ -180,7 +182,7 @@ def group_counts(labels: Array, layer: Layer, step: int, levels: NDArray[np.int1
 # --- encoding ------------------------------------------------------------------------------------------------
 
 
-def encode(layers: list[tuple[Array, Layer]], levels: NDArray[np.int16]) -> Coded:
+def encode(layers: list[tuple[Array, LabelLayout]], levels: NDArray[np.int16]) -> Coded:
     """Choose contexts and tables, and write the labels of all layers as one stream."""
     steps, counts = [], []
     for labels, layer in layers:
@@ -198,13 +200,13 @@ def encode(layers: list[tuple[Array, Layer]], levels: NDArray[np.int16]) -> Code
 
 
 def _write(
-    layers: list[tuple[Array, Layer]],
+    layers: list[tuple[Array, LabelLayout]],
     groupings: list[Grouping],
     codes: NDArray[np.uint8],
     levels: NDArray[np.int16],
 ) -> NDArray[np.uint32]:
     """The stream is a stack: what is decoded first is pushed last."""
-    tables = [Table(counts, np.uint16) for counts in count_of(codes)]
+    tables = [FrequencyTable(counts, np.uint16) for counts in count_of(codes)]
     ranks = [np.cumsum(row > 0, dtype=np.int32) - 1 for row in codes]
     coder = constriction.stream.stack.AnsCoder()
     for (labels, layer), grouping in reversed(list(zip(layers, groupings, strict=True))):
@@ -216,7 +218,9 @@ def _write(
     return words
 
 
-def _choose_step(labels: Array, layer: Layer, levels: NDArray[np.int16]) -> tuple[int, NDArray[np.int64]]:
+def _choose_step(
+    labels: Array, layer: LabelLayout, levels: NDArray[np.int16]
+) -> tuple[int, NDArray[np.int64]]:
     """(step, counts of its groups): half the mean |p| if five tables then cost less than one, else 0."""
     single = group_counts(labels, layer, 0, levels)
     if layer.kernel == (1, 1) or not labels.size:

@@ -117,10 +117,10 @@ def inflate(data: bytes | memoryview, limit: int, where: str) -> bytes:
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
     """The whole file, once its first bytes agree with its length on the disk."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would keep the next line waiting
+        raise ArtifactError(f"{path}: not a regular file")
     with Path(path).open("rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ArtifactError(f"{path}: not a regular file")
         start = file.read(_PREAMBLE.size)
         _check_preamble(start, status.st_size, str(path))
         return start + file.read(status.st_size)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pocketbayes.artifact.numbers import Array
 
-ESCAPES = 2  # symbols after the codebook's: the outlier and the blend
+MARKS = 2  # symbols after the codebook's: the outlier and the blend
 CONTEXTS = 5
 MAX_LEVEL = 4095
 MAX_STEP = 6825  # 3 steps reach the largest prediction, 5 * MAX_LEVEL
@@ -36,11 +36,11 @@ def kernel_of(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def levels_of(mu: Array) -> NDArray[np.int16]:
-    """The codebook's means in integer steps, the largest |mu| at 4095, followed by zero for both escapes."""
+    """The codebook's means in integer steps, the largest |mu| at 4095, followed by zero for outliers and blends."""
     wide = mu.astype(np.float64)
     top = float(np.abs(wide).max(initial=0.0))
     steps = np.floor(wide * MAX_LEVEL / top + 0.5) if top else np.zeros_like(wide)
-    return np.append(steps, [0] * ESCAPES).astype(np.int16)
+    return np.append(steps, [0] * MARKS).astype(np.int16)
 
 
 class Slab(NamedTuple):

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from pocketbayes.artifact.noise import noise_description
 from pocketbayes.artifact.numbers import Array, as_numpy
 from pocketbayes.artifact.pocket import (
     JSON,
-    Codebook,
     Fixed,
-    Normal,
+    MeanField,
     Plain,
     Pocket,
     Shared,
     Signs,
     Stochastic,
     Tied,
-    noise_of,
     resolve,
 )
-from pocketbayes.drawing import Moments, Shape, Stream, shape_of, tensor_number
+from pocketbayes.drawing import Shape, WordStream, shape_of, tensor_number
 from pocketbayes.errors import ArtifactError
+from pocketbayes.moments import Codebook, Moments
 from pocketbayes.structure.masks import mask_from_rule, random_signs
 
 Expand: TypeAlias = Callable[[JSON, tuple[int, ...]], Array]  # (rule, shape) -> mask, True where fixed
@@ -34,20 +34,16 @@ def expand_rule(rule: JSON, shape: tuple[int, ...]) -> Array:
     return mask_from_rule({**rule, "shape": list(shape)})
 
 
-class Law(NamedTuple):
-    """Mean and standard deviation of every weight of a tensor; sigma is 0 where a weight is fixed."""
+def moments_of(pocket: Pocket, name: str, expand: Expand = expand_rule) -> Moments[Array]:
+    """A tensor's moments in its own shape; sigma is 0 where a weight is fixed.
 
-    mu: Array  # [*shape]
-    sigma: Array  # [*shape]
-
-
-def law_of(pocket: Pocket, name: str, expand: Expand = expand_rule) -> Law:
-    """A stochastic tensor's dense (mu, sigma).  `expand` makes the mask of fixed weights that follow a rule."""
+    `expand` makes the mask of fixed weights that follow a rule.
+    """
     entry = resolve(pocket, name)
     if isinstance(entry, Plain):
-        return Law(entry.values, np.zeros(entry.shape, as_numpy(entry.dtype)))
-    mu, sigma = (part.astype(as_numpy(entry.dtype)) for part in free_law(entry, pocket.codebook))
-    return Law(_whole(entry, mu, name, expand), _whole(entry, sigma, name, expand, constants=0.0))
+        return Moments(entry.values, np.zeros(entry.shape, as_numpy(entry.dtype)))
+    mu, sigma = (part.astype(as_numpy(entry.dtype)) for part in free_moments(entry, pocket.codebook))
+    return Moments(_whole(entry, mu, name, expand), _whole(entry, sigma, name, expand, constants=0.0))
 
 
 def _whole(
@@ -65,34 +61,34 @@ def _whole(
     return values.reshape(entry.shape)
 
 
-def free_law(entry: Stochastic, codebook: Codebook | None) -> tuple[Array, Array]:
-    """(mu, sigma) of the free weights, [free].
+def free_moments(entry: Stochastic, codebook: Codebook[Array] | None) -> Moments[Array]:
+    """Those of the free weights, [free].
 
     A blend has the moments of its mixture: m = sum a_k m_k, v = sum a_k (v_k + m_k^2) - m^2.
     """
     if not isinstance(entry, Shared):
-        return entry.mu, entry.sigma
+        return Moments(entry.mu, entry.sigma)
     assert codebook is not None  # a Pocket with shared entries has one
-    m, v = _blend(entry, codebook)
-    mu = _spread(entry, codebook.mu, entry.outlier_mu, m)
-    return mu, _spread(entry, codebook.sigma, entry.outlier_sigma, np.sqrt(v))
+    outliers = entry.outlier_mu, entry.outlier_sigma
+    parts = zip(codebook, outliers, _blended(entry, codebook), strict=True)
+    return Moments(*(_assemble(entry.labels, *part) for part in parts))
 
 
-def _spread(entry: Shared, components: Array, outliers: Array, blends: Array) -> Array:
-    """[free] numbers from those of the components [K], the outliers and the blends."""
-    k = len(components)
-    values = np.append(components, [0, 0]).astype(components.dtype)[entry.labels]
-    values[entry.labels == k] = outliers
-    values[entry.labels == k + 1] = blends
+def _assemble(labels: Array, book: Array, outliers: Array, blends: Array) -> Array:
+    """Values of all free weights from those of the components, the outliers and the blends."""
+    values = np.append(book, [0, 0]).astype(book.dtype)[labels]
+    values[labels == len(book)] = outliers
+    values[labels == len(book) + 1] = blends
     return values
 
 
-def _blend(entry: Shared, codebook: Codebook) -> tuple[Array, Array]:
-    """Mean and variance of the blended weights, [blends]."""
-    mu, sigma = (part.astype(np.float64)[entry.components] for part in (codebook.mu, codebook.sigma))
+def _blended(entry: Shared, codebook: Codebook[Array]) -> Moments[Array]:
+    """Those of the blended weights, [blends]."""
+    mu, sigma = (part.astype(np.float64)[entry.components] for part in codebook)
     alphas = entry.alphas.astype(np.float64)
     m = (alphas * mu).sum(1)
-    return m, (alphas * (sigma**2 + (mu - m[:, None]) ** 2)).sum(1)  # the same v, without cancellation
+    var = (alphas * (sigma**2 + (mu - m[:, None]) ** 2)).sum(1)  # the same v, without cancellation
+    return Moments(m, np.sqrt(var))
 
 
 def fixed_mask(fixed: Fixed, shape: tuple[int, ...], name: str, expand: Expand = expand_rule) -> Array:
@@ -130,7 +126,7 @@ def fixed_signs(rule: JSON, shape: tuple[int, ...]) -> Array:
 
 def mean_weights(pocket: Pocket, expand: Expand = expand_rule) -> dict[str, Array]:
     """Every tensor at its mean; a tied name is the same array as its owner."""
-    return _each(pocket, lambda name: law_of(pocket, name, expand).mu)
+    return _each(pocket, lambda name: moments_of(pocket, name, expand).mu)
 
 
 def sample_weights(
@@ -141,14 +137,14 @@ def sample_weights(
     Each tensor depends on seed, number and its name alone; see docs/format.md.
     """
     try:
-        shape = shape_of(noise_of(pocket))
+        shape = shape_of(noise_description(pocket))
     except ValueError as error:
         raise ArtifactError(str(error)) from error
 
     def draw(name: str) -> Array:
         entry = pocket.tensors[name]
-        if not isinstance(entry, Normal | Shared):
-            return law_of(pocket, name).mu
+        if not isinstance(entry, MeanField | Shared):
+            return moments_of(pocket, name).mu
         free = _draw_free(pocket, name, shape, seed, number).astype(as_numpy(entry.dtype))
         return _whole(entry, free, name, expand)
 
@@ -158,21 +154,21 @@ def sample_weights(
 def _draw_free(pocket: Pocket, name: str, shape: Shape, seed: int, number: int) -> Array:
     """The free weights [free] of a tensor in one draw."""
     entry = pocket.tensors[name]
-    assert isinstance(entry, Normal | Shared)
+    assert isinstance(entry, MeanField | Shared)
     kind = as_numpy(entry.dtype)
 
     def drawn(tensor: str, mu: Array, sigma: Array) -> Array:
-        stream = Stream(seed, number, tensor=tensor_number(tensor))
+        stream = WordStream(seed, number, tensor=tensor_number(tensor))
         q = Moments(mu.astype(kind), sigma.astype(kind))
         w: Array = shape.place(stream, q, shape.z(stream, q).astype(kind, copy=False))
         return w
 
     if not (isinstance(entry, Shared) and pocket.options.get("tied_draws", False)):
-        return drawn(name, *free_law(entry, pocket.codebook))
+        return drawn(name, *free_moments(entry, pocket.codebook))
     assert pocket.codebook is not None
     components = drawn("", pocket.codebook.mu, pocket.codebook.sigma)  # [K] one draw for each component
     outliers = drawn(name, entry.outlier_mu, entry.outlier_sigma)
-    return _spread(entry, components, outliers, (entry.alphas * components[entry.components]).sum(1))
+    return _assemble(entry.labels, components, outliers, (entry.alphas * components[entry.components]).sum(1))
 
 
 def _each(pocket: Pocket, values: Callable[[str], Array]) -> dict[str, Array]:

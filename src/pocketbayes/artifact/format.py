@@ -8,14 +8,13 @@ import numpy as np
 
 from pocketbayes.artifact import codec, context, header, numbers
 from pocketbayes.artifact.container import MAX_HEADER, TAGS, assemble, deflate, sizes_of
-from pocketbayes.artifact.header import Row
+from pocketbayes.artifact.header import HeaderRow
 from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import (
     ALPHA_STEPS,
     SMALLEST_SIGMA,
-    Codebook,
     Entry,
-    Normal,
+    MeanField,
     Plain,
     Pocket,
     Precision,
@@ -27,6 +26,7 @@ from pocketbayes.artifact.pocket import (
     check,
 )
 from pocketbayes.errors import ArtifactError
+from pocketbayes.moments import Codebook, Moments
 
 
 class Encoded(NamedTuple):
@@ -42,7 +42,7 @@ def encode(pocket: Pocket) -> Encoded:
     check(pocket)
     sections = {tag: bytearray() for tag in TAGS}
     book = _put_codebook(pocket, sections)
-    coded = codec.encode(_layers_of(pocket, len(book or ())), context.levels_of(book.mu)) if book else None
+    coded = codec.encode(_layers_of(pocket, book.components), context.levels_of(book.mu)) if book else None
     rows = [_put(name, entry, pocket, sections) for name, entry in pocket.tensors.items()]
     extras = [
         _put_plain(name, Plain(values=array, bits=64), pocket, sections["XTRA"])
@@ -60,16 +60,16 @@ def encode(pocket: Pocket) -> Encoded:
     return Encoded(data, sizes_of(len(data), parts), in_contexts)
 
 
-def _put_codebook(pocket: Pocket, sections: dict[str, bytearray]) -> Codebook | None:
+def _put_codebook(pocket: Pocket, sections: dict[str, bytearray]) -> Codebook[Array] | None:
     """Writes the codebook; returns it with the means a decoder will see."""
     if pocket.codebook is None:
         return None
     book, at = pocket.codebook, pocket.precision
-    sections["CODE"] += _law(book.mu, book.sigma, at)
+    sections["CODE"] += _moments(*book, at)
     return Codebook(mu=numbers.unpack(numbers.pack(book.mu, at.mu_code), at.mu_code), sigma=book.sigma)
 
 
-def _law(mu: Array, sigma: Array, at: Precision) -> bytes:
+def _moments(mu: Array, sigma: Array, at: Precision) -> bytes:
     return numbers.pack(mu, at.mu_code) + _sigmas(sigma, at)
 
 
@@ -78,7 +78,7 @@ def _sigmas(sigma: Array, at: Precision) -> bytes:
     return numbers.pack(np.maximum(sigma, SMALLEST_SIGMA), at.sigma_code)
 
 
-def _layers_of(pocket: Pocket, k: int) -> list[tuple[Array, codec.Layer]]:
+def _layers_of(pocket: Pocket, k: int) -> list[tuple[Array, codec.LabelLayout]]:
     """The label streams: one for each shared tensor, then the components of all blends."""
     shared = [entry for entry in pocket.tensors.values() if isinstance(entry, Shared)]
     narrow = np.min_scalar_type(k + 1)
@@ -88,7 +88,7 @@ def _layers_of(pocket: Pocket, k: int) -> list[tuple[Array, codec.Layer]]:
     blends = [entry.components.reshape(-1).astype(narrow) for entry in shared if entry.components.size]
     if blends:
         together = np.concatenate(blends)
-        layers.append((together, codec.Layer(together.size, (1, 1))))
+        layers.append((together, codec.LabelLayout(together.size, (1, 1))))
     return layers
 
 
@@ -98,31 +98,45 @@ def _put_tables(coded: codec.Coded) -> bytes:
     return groups + coded.tables.T.tobytes()
 
 
-def _put(name: str, entry: Entry, pocket: Pocket, sections: dict[str, bytearray]) -> Row:
+def _put(name: str, entry: Entry, pocket: Pocket, sections: dict[str, bytearray]) -> HeaderRow:
     if isinstance(entry, Tied):
-        return Row(name=name, kind="t", target=entry.target)
+        return HeaderRow(name=name, kind="t", target=entry.target)
     if isinstance(entry, Plain):
         return _put_plain(name, entry, pocket, sections["PLAN"])
-    at, more = pocket.precision, {}
-    if isinstance(entry, Normal):
-        sections["NORM"] += _law(entry.mu, entry.sigma, at)
+    more: dict[str, Any] = {}
+    if isinstance(entry, MeanField):
+        tag, moments = "NORM", Moments(entry.mu, entry.sigma)
     else:
-        sections["OUTL"] += _law(entry.outlier_mu, entry.outlier_sigma, at)
+        tag, moments = "OUTL", Moments(entry.outlier_mu, entry.outlier_sigma)
         if entry.components.size:
             sections["BLND"] += numbers.pack(_alpha_steps(entry.alphas)[:, :-1], "u2")
             more["blend"] = entry.components.shape[1]
+    _require_finite(name, entry.dtype, moments, pocket.precision)
+    sections[tag] += _moments(*moments, pocket.precision)
     if entry.fixed is not None:
         more["fixed"] = _put_fixed(entry, pocket, sections)
     if entry.prior is not None:
         more["prior"] = _put_prior(entry.prior, pocket, sections["PRIO"])
-    kind = "n" if isinstance(entry, Normal) else "s"
-    return Row(name=name, kind=kind, shape=entry.shape, dtype=entry.dtype, more=more)
+    kind = "n" if isinstance(entry, MeanField) else "s"
+    return HeaderRow(name=name, kind=kind, shape=entry.shape, dtype=entry.dtype, more=more)
 
 
-def _put_plain(name: str, entry: Plain, pocket: Pocket, section: bytearray) -> Row:
+def _require_finite(name: str, dtype: str, moments: Moments[Array], at: Precision) -> None:
+    """Of the types of a model, float16 alone has a largest number that rounding may exceed."""
+    codes = (at.mu_code, at.sigma_code)
+    if dtype == "float16" and not all(
+        numbers.fits(*part) for part in zip(moments, [dtype] * 2, codes, strict=True)
+    ):
+        raise ArtifactError(
+            f"{name}: a mean or sigma becomes infinite in float16 when it is rounded. "
+            "More bits may do (Precision), or save the model in float32"
+        )
+
+
+def _put_plain(name: str, entry: Plain, pocket: Pocket, section: bytearray) -> HeaderRow:
     code = numbers.plain_code(entry.values, entry.dtype, entry.bits or pocket.precision.plain)
     section += numbers.pack(entry.values, code)
-    return Row(name=name, kind="p", shape=entry.shape, dtype=entry.dtype, code=code)
+    return HeaderRow(name=name, kind="p", shape=entry.shape, dtype=entry.dtype, code=code)
 
 
 def _alpha_steps(alphas: Array) -> Array:

@@ -17,7 +17,7 @@ _NOTES: dict[str, Any] = {"library": "", "noise": {}, "architecture": "", "optio
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class HeaderRow:
     """One tensor: [name, kind, shape, dtype, code or more], or [name, "t", target]."""
 
     name: str
@@ -56,21 +56,21 @@ class Row:
 class Header:
     """What the JSON says, checked."""
 
-    rows: list[Row]
-    extras: list[Row]
+    rows: list[HeaderRow]
+    extras: list[HeaderRow]
     precision: Precision
     codebook: int  # K, 0 without one
     tables: int
     notes: JSON  # library, noise, architecture, options, metadata
 
 
-def write(pocket: Pocket, rows: list[Row], extras: list[Row], tables: int) -> bytes:
+def write(pocket: Pocket, rows: list[HeaderRow], extras: list[HeaderRow], tables: int) -> bytes:
     """The header's JSON; what is empty is left out."""
     at = pocket.precision
     found: JSON = {name: getattr(pocket, name) for name in _NOTES}
     found |= {
         "precision": [at.plain, at.mu, at.sigma],
-        "codebook": len(pocket.codebook or ()),
+        "codebook": pocket.codebook.components if pocket.codebook else 0,
         "tables": tables,
     }
     found |= {"extras": [row.as_json() for row in extras], "tensors": [row.as_json() for row in rows]}
@@ -132,7 +132,7 @@ def _whole(value: object, top: int) -> bool:
     return type(value) is int and 0 <= value <= top
 
 
-def _rows(found: object) -> list[Row]:
+def _rows(found: object) -> list[HeaderRow]:
     _need(type(found) is list, "tensors and extras must be lists")
     assert isinstance(found, list)
     rows = [_row(item) for item in found]
@@ -140,7 +140,7 @@ def _rows(found: object) -> list[Row]:
     return rows
 
 
-def _row(item: object) -> Row:
+def _row(item: object) -> HeaderRow:
     _need(
         type(item) is list and 3 <= len(item) <= 5 and type(item[0]) is str, "a row must be [name, kind, ...]"
     )
@@ -148,7 +148,7 @@ def _row(item: object) -> Row:
     name, kind = item[0], item[1]
     if kind == "t":
         _need(len(item) == 3 and type(item[2]) is str, f"{name}: a tie must name its owner")
-        return Row(name=name, kind="t", target=item[2])
+        return HeaderRow(name=name, kind="t", target=item[2])
     _need(kind in ("p", "n", "s") and len(item) >= 4, f"{name}: unknown kind {kind!r}")
     shape, dtype = item[2], item[3]
     _need(
@@ -157,20 +157,20 @@ def _row(item: object) -> Row:
     )
     _need(all(_whole(d, 1 << 62) for d in shape), f"{name}: sizes must be whole numbers, got {shape}"[:200])
     _need(type(dtype) is str and dtype in DTYPES, f"{name}: unknown type {dtype!r}"[:200])
-    row = Row(name=name, kind=kind, shape=tuple(shape), dtype=dtype)
+    row = HeaderRow(name=name, kind=kind, shape=tuple(shape), dtype=dtype)
     return _plain(row, item[4:]) if kind == "p" else _stochastic(row, item[4:])
 
 
-def _plain(row: Row, rest: list[Any]) -> Row:
+def _plain(row: HeaderRow, rest: list[Any]) -> HeaderRow:
     _need(len(rest) == 1 and is_code(rest[0]) and rest[0][0] != "p", f"{row.name}: needs a code")
     code = rest[0]
     groups = {"bool": "t", "complex64": "c", "complex128": "c"}
     expected = groups.get(row.dtype, "fbh" if is_float(row.dtype) else "iu")
     _need(code[0] in expected, f"{row.name}: {row.dtype} cannot be stored as {code}")
-    return Row(name=row.name, kind="p", shape=row.shape, dtype=row.dtype, code=code)
+    return HeaderRow(name=row.name, kind="p", shape=row.shape, dtype=row.dtype, code=code)
 
 
-def _stochastic(row: Row, rest: list[Any]) -> Row:
+def _stochastic(row: HeaderRow, rest: list[Any]) -> HeaderRow:
     more = rest[0] if rest else {}
     _need(type(more) is dict and set(more) <= {"blend", "fixed", "prior"}, f"{row.name}: unknown options")
     if "blend" in more:
@@ -185,7 +185,7 @@ def _stochastic(row: Row, rest: list[Any]) -> Row:
         fine = type(prior) is dict and set(prior) == {"mu", "sigma"}
         _need(fine, f"{row.name}: a prior has mu and sigma")
         _need(_number(prior["mu"], "fh") and _number(prior["sigma"], "fp"), f"{row.name}: bad prior")
-    return Row(name=row.name, kind=row.kind, shape=row.shape, dtype=row.dtype, more=more)
+    return HeaderRow(name=row.name, kind=row.kind, shape=row.shape, dtype=row.dtype, more=more)
 
 
 def _number(value: object, codes: str) -> bool:
@@ -193,7 +193,7 @@ def _number(value: object, codes: str) -> bool:
     return type(value) is float or (isinstance(value, str) and is_code(value) and value[0] in codes)
 
 
-def _check_fixed(fixed: object, row: Row) -> None:
+def _check_fixed(fixed: object, row: HeaderRow) -> None:
     _need(type(fixed) is dict, f"{row.name}: fixed must be an object")
     assert isinstance(fixed, dict)
     values = set(fixed) - {"count", "rule"}

@@ -74,7 +74,7 @@ def plain_code(values: Array, dtype: str, bits: int) -> str:
         return "f4" if dtype == "float64" and _survives(values) else RAW[dtype]
     if dtype in ("float16", "bfloat16") and bits == 16:
         return RAW[dtype]
-    return f"h{bits}" if _fits(values, dtype, f"h{bits}") else RAW[dtype]
+    return f"h{bits}" if fits(values, dtype, f"h{bits}") else RAW[dtype]
 
 
 def bits_of(code: str) -> int:
@@ -82,8 +82,8 @@ def bits_of(code: str) -> int:
     return int(code[1:]) if code[0] == "h" else 32 if code == "f4" else 64
 
 
-def _fits(values: Array, dtype: str, code: str) -> bool:
-    """Whether every number is finite, and stays so when it is rounded."""
+def fits(values: Array, dtype: str, code: str) -> bool:
+    """Whether every number is finite, and stays so in its own type when it is rounded."""
     if not np.isfinite(values).all():
         return False
     with np.errstate(over="ignore"):

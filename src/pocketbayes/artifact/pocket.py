@@ -14,12 +14,13 @@ import numpy as np
 
 from pocketbayes.artifact.numbers import DTYPES, POSITIVE, SHORT, Array, is_float
 from pocketbayes.errors import ArtifactError
+from pocketbayes.moments import Codebook
 
-MAX_CODEBOOK = 65534  # labels and their two escapes fit 16 bits
+MAX_CODEBOOK = 65534  # labels and the marks of outliers and blends fit 16 bits
 MAX_BLEND = 255
 ALPHA_STEPS = 65535  # weights of a blend are multiples of 1 / 65535
 SMALLEST_SIGMA = 2.0**-126
-LARGEST = 2.0**127  # what rounding cannot push out of float32
+LARGEST = np.float64(2.0**127)  # what rounding cannot push out of float32; wider than any array it meets
 JSON: TypeAlias = dict[str, Any]
 
 
@@ -106,8 +107,8 @@ class Plain:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Normal:
-    """A private (mu, sigma) for every free weight."""
+class MeanField:
+    """Moments of its own for every free weight."""
 
     shape: tuple[int, ...]
     mu: Array  # [free]
@@ -147,19 +148,8 @@ class Tied:
     target: str
 
 
-Entry: TypeAlias = Plain | Normal | Shared | Tied
-Stochastic: TypeAlias = Normal | Shared
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Codebook:
-    """The K shared laws."""
-
-    mu: Array  # [K]
-    sigma: Array  # [K]
-
-    def __len__(self) -> int:
-        return len(self.mu)
+Entry: TypeAlias = Plain | MeanField | Shared | Tied
+Stochastic: TypeAlias = MeanField | Shared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,7 +157,7 @@ class Pocket:
     """One model.  `noise`, `architecture`, `options`, `metadata` are JSON; `extras` keep every bit."""
 
     tensors: dict[str, Entry]
-    codebook: Codebook | None = None
+    codebook: Codebook[Array] | None = None
     noise: JSON = field(default_factory=dict)
     architecture: JSON | str = ""
     options: JSON = field(default_factory=dict)
@@ -187,7 +177,12 @@ def free_of(entry: Stochastic) -> int:
     return size_of(entry) - (entry.fixed.count if entry.fixed is not None else 0)
 
 
-def resolve(pocket: Pocket, name: str) -> Plain | Normal | Shared:
+def free_shape(entry: Stochastic) -> tuple[int, ...]:
+    """Of the moments of free weights: flat if some of the tensor are fixed, else the tensor's own."""
+    return entry.shape if entry.fixed is None else (free_of(entry),)
+
+
+def resolve(pocket: Pocket, name: str) -> Plain | MeanField | Shared:
     """The entry a name stands for, through a tie."""
     entry = pocket.tensors[name]
     if isinstance(entry, Tied):
@@ -198,61 +193,45 @@ def resolve(pocket: Pocket, name: str) -> Plain | Normal | Shared:
     return entry
 
 
-def noise_of(pocket: Pocket) -> JSON:
-    """The description of the noise, with the arrays that it keeps among the extras in their places."""
-
-    def back(value: Any) -> Any:
-        if isinstance(value, dict):
-            if set(value) != {"array"}:
-                return {k: back(v) for k, v in value.items()}
-            if value["array"] not in pocket.extras:
-                raise ArtifactError(f"noise: the array {value['array']!r} is not in the file")
-            return pocket.extras[value["array"]]
-        return [back(v) for v in value] if isinstance(value, list) else value
-
-    described: JSON = back(pocket.noise)
-    return described
-
-
 def check(pocket: Pocket) -> None:
     """Raise ArtifactError, with the tensor's name, if the parts do not fit each other."""
     if pocket.codebook is not None:
         book = pocket.codebook
-        if not 1 <= len(book) <= MAX_CODEBOOK:
-            raise ArtifactError(f"codebook: 1 to {MAX_CODEBOOK} components, got {len(book)}")
-        check_law(book.mu, book.sigma, len(book), "codebook")
+        if not 1 <= book.components <= MAX_CODEBOOK:
+            raise ArtifactError(f"codebook: 1 to {MAX_CODEBOOK} components, got {book.components}")
+        check_moments(*book, book.components, "codebook")
     for name in pocket.tensors:
         entry = resolve(pocket, name)
         if entry.dtype not in DTYPES:
             raise ArtifactError(
                 f"{name}: cannot store the type {entry.dtype!r}. Convert it to one of {', '.join(DTYPES)}"
             )
-        if isinstance(entry, Normal | Shared):
+        if isinstance(entry, MeanField | Shared):
             _check_stochastic(entry, pocket.codebook, name)
     for name, array in pocket.extras.items():
         if array.dtype.name not in DTYPES:
             raise ArtifactError(f"extras[{name!r}]: cannot store the type {array.dtype.name!r}")
 
 
-def _check_stochastic(entry: Stochastic, codebook: Codebook | None, name: str) -> None:
+def _check_stochastic(entry: Stochastic, codebook: Codebook[Array] | None, name: str) -> None:
     if not is_float(entry.dtype):
         raise ArtifactError(f"{name}: a random weight is a float, got {entry.dtype!r}")
     if entry.fixed is not None:
         _check_fixed(entry.fixed, entry.shape, name)
     free = free_of(entry)
-    if isinstance(entry, Normal):
-        check_law(entry.mu, entry.sigma, free, name)
+    if isinstance(entry, MeanField):
+        check_moments(entry.mu, entry.sigma, free, name)
     else:
         _check_shared(entry, codebook, free, name)
     if entry.prior is not None:
-        check_law(_spread(entry.prior.mu, free), _spread(entry.prior.sigma, free), free, f"{name}, prior")
+        check_moments(_spread(entry.prior.mu, free), _spread(entry.prior.sigma, free), free, f"{name}, prior")
 
 
 def _spread(value: float | Array, size: int) -> Array:
     return value if isinstance(value, np.ndarray) else np.broadcast_to(np.asarray(value, np.float64), (size,))
 
 
-def check_law(mu: Array, sigma: Array, size: int, where: str) -> None:
+def check_moments(mu: Array, sigma: Array, size: int, where: str) -> None:
     """Finite means and positive, finite standard deviations, `size` of each."""
     if mu.shape != (size,) or sigma.shape != (size,):
         raise ArtifactError(
@@ -291,16 +270,16 @@ def _check_fixed(fixed: Fixed, shape: tuple[int, ...], name: str) -> None:
         raise ArtifactError(f"{name}: the value of a fixed weight is not finite")
 
 
-def _check_shared(entry: Shared, codebook: Codebook | None, free: int, name: str) -> None:
+def _check_shared(entry: Shared, codebook: Codebook[Array] | None, free: int, name: str) -> None:
     if codebook is None:
         raise ArtifactError(f"{name}: shared weights need a codebook, and the pocket has none")
-    k, labels = len(codebook), entry.labels
+    k, labels = codebook.components, entry.labels
     if labels.shape != (free,) or labels.dtype.kind not in "iu":
         raise ArtifactError(f"{name}: labels must be {free} integers, got {labels.dtype} {labels.shape}")
     if free and not 0 <= int(labels.min()) <= int(labels.max()) <= k + 1:
         raise ArtifactError(f"{name}: labels must lie in 0..{k + 1}, got {labels.min()}..{labels.max()}")
     outliers, blends = int(np.count_nonzero(labels == k)), int(np.count_nonzero(labels == k + 1))
-    check_law(entry.outlier_mu, entry.outlier_sigma, outliers, f"{name}, outliers")
+    check_moments(entry.outlier_mu, entry.outlier_sigma, outliers, f"{name}, outliers")
     ids, alphas = entry.components, entry.alphas
     if ids.ndim != 2 or ids.shape != alphas.shape or len(ids) != blends:
         raise ArtifactError(

@@ -12,14 +12,13 @@ import numpy as np
 
 from pocketbayes.artifact import codec, context, header, numbers
 from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, read_file, sizes_of
-from pocketbayes.artifact.header import Row
+from pocketbayes.artifact.header import HeaderRow
 from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import (
     ALPHA_STEPS,
-    Codebook,
     Entry,
     Fixed,
-    Normal,
+    MeanField,
     Plain,
     Pocket,
     Prior,
@@ -27,9 +26,10 @@ from pocketbayes.artifact.pocket import (
     Signs,
     Tied,
     check,
-    check_law,
+    check_moments,
 )
 from pocketbayes.errors import ArtifactError
+from pocketbayes.moments import Codebook, Moments
 
 MAX_WEIGHTS = 1 << 28
 
@@ -89,6 +89,10 @@ class _Reader:
         data = self.take(tag, numbers.nbytes(code, math.prod(shape)), what)
         return numbers.read(data, code, shape, dtype, f"{self.where}, {what}")
 
+    def numbers(self, tag: str, code: str, size: int, what: str) -> Array:
+        """Floats in the type that holds them all, [size]."""
+        return self.array(tag, code, (size,), "float64" if code == "f8" else "float32", what)
+
     def finish(self) -> None:
         for tag, part in self.parts.items():
             if self.offset.get(tag, 0) != len(part):
@@ -96,22 +100,18 @@ class _Reader:
                     f"{self.where}: section {tag} has {len(part) - self.offset[tag]} bytes too many"
                 )
 
-    def law(self, tag: str, size: int, what: str) -> tuple[Array, Array]:
+    def moments(self, tag: str, size: int, what: str) -> Moments[Array]:
         at = self.head.precision
-        mu, sigma = (
-            self.array(tag, code, (size,), "float64" if code == "f8" else "float32", what)
-            for code in (at.mu_code, at.sigma_code)
-        )
-        return mu, sigma
+        return Moments(*(self.numbers(tag, code, size, what) for code in (at.mu_code, at.sigma_code)))
 
-    def codebook(self) -> Codebook | None:
+    def codebook(self) -> Codebook[Array] | None:
         if not self.head.codebook:
             return None
-        mu, sigma = self.law("CODE", self.head.codebook, "the codebook")
-        check_law(mu, sigma, self.head.codebook, f"{self.where}, codebook")  # contexts depend on it
-        return Codebook(mu=mu, sigma=sigma)
+        book = Codebook(*self.moments("CODE", self.head.codebook, "the codebook"))
+        check_moments(*book, self.head.codebook, f"{self.where}, codebook")  # contexts depend on it
+        return book
 
-    def labels(self, codebook: Codebook | None) -> tuple[codec.Coded, list[Array], list[Array]]:
+    def labels(self, codebook: Codebook[Array] | None) -> tuple[codec.Coded, list[Array], list[Array]]:
         """(tables, labels of each shared tensor, components of its blends [blends, k])."""
         rows = [row for row in self.head.rows if row.kind == "s"]
         if codebook is None:
@@ -120,10 +120,10 @@ class _Reader:
             return codec.Coded([], np.zeros((0, 0), np.uint8), np.zeros(0, np.uint32)), [], []
         layers = [codec.layer_of(row.shape, row.free) for row in rows]
         blended = any(row.blend for row in rows)
-        coded = self._coded(layers + [codec.Layer(0, (1, 1))] * blended)
+        coded = self._coded(layers + [codec.LabelLayout(0, (1, 1))] * blended)
         decoder = codec.Decoder(coded, context.levels_of(codebook.mu))
         labels = [decoder.layer(layer, g) for layer, g in zip(layers, coded.groupings, strict=False)]
-        counts = [int(np.count_nonzero(part == len(codebook) + 1)) for part in labels]
+        counts = [int(np.count_nonzero(part == codebook.components + 1)) for part in labels]
         components = [np.zeros((0, 0), decoder.dtype)] * len(rows)
         if blended:
             self._check_blends(rows, counts)
@@ -136,15 +136,15 @@ class _Reader:
         decoder.finish()
         return coded, labels, components
 
-    def _check_blends(self, rows: list[Row], counts: list[int]) -> None:
+    def _check_blends(self, rows: list[HeaderRow], counts: list[int]) -> None:
         """Before components are taken off the stream: their weights must be there."""
         need = sum(2 * count * max(row.blend - 1, 0) for count, row in zip(counts, rows, strict=True))
         if need != len(self.parts.get("BLND", b"")):
             raise ArtifactError(f"{self.where}: section BLND should have {need} bytes")
 
-    def _coded(self, layers: list[codec.Layer]) -> codec.Coded:
+    def _coded(self, layers: list[codec.LabelLayout]) -> codec.Coded:
         """Steps, table numbers and tables of these layers, and the stream's words."""
-        symbols, count = self.head.codebook + context.ESCAPES, self.head.tables
+        symbols, count = self.head.codebook + context.MARKS, self.head.tables
         limit = (2 + context.CONTEXTS) * len(layers) + symbols * count
         data = inflate(self.parts.get("FREQ", b""), limit, f"{self.where}, FREQ")
         self.offset["FREQ"] = len(self.parts.get("FREQ", b""))
@@ -170,17 +170,19 @@ class _Reader:
         self.offset["LABL"] = len(part)
         return np.frombuffer(part, "<u4")
 
-    def entry(self, row: Row, codebook: Codebook | None, streams: Iterator[tuple[Array, Array]]) -> Entry:
+    def entry(
+        self, row: HeaderRow, codebook: Codebook[Array] | None, streams: Iterator[tuple[Array, Array]]
+    ) -> Entry:
         if row.kind == "t":
             return Tied(target=row.target)
         if row.kind == "p":
             return self.plain("PLAN", row)
         if row.kind == "n":
-            mu, sigma = self.law("NORM", row.free, row.name)
-            return Normal(shape=row.shape, mu=mu, sigma=sigma, dtype=row.dtype, **self.parts_of(row))
+            mu, sigma = self.moments("NORM", row.free, row.name)
+            return MeanField(shape=row.shape, mu=mu, sigma=sigma, dtype=row.dtype, **self.parts_of(row))
         labels, components = next(streams)
         k = self.head.codebook
-        mu, sigma = self.law("OUTL", int(np.count_nonzero(labels == k)), row.name)
+        mu, sigma = self.moments("OUTL", int(np.count_nonzero(labels == k)), row.name)
         return Shared(
             shape=row.shape,
             labels=labels,
@@ -192,7 +194,7 @@ class _Reader:
             **self.parts_of(row),
         )
 
-    def plain(self, tag: str, row: Row) -> Plain:
+    def plain(self, tag: str, row: HeaderRow) -> Plain:
         values = self.array(tag, row.code, row.shape, row.dtype, row.name)
         if row.code[0] in "hp" and not np.isfinite(values).all():
             raise ArtifactError(f"{self.where}: {row.name} has a short float that is not finite")
@@ -209,11 +211,11 @@ class _Reader:
             raise ArtifactError(f"{self.where}: {name} has a blend whose weights exceed one")
         return (np.concatenate([steps, last], axis=1) / ALPHA_STEPS).astype(np.float32)
 
-    def parts_of(self, row: Row) -> dict[str, Any]:
+    def parts_of(self, row: HeaderRow) -> dict[str, Any]:
         """The fixed weights and the prior of a stochastic tensor."""
         return {"fixed": self.fixed(row), "prior": self.prior(row)}
 
-    def fixed(self, row: Row) -> Fixed | None:
+    def fixed(self, row: HeaderRow) -> Fixed | None:
         found = row.more.get("fixed")
         if found is None:
             return None
@@ -223,8 +225,7 @@ class _Reader:
             signs = self.array("FIXD", "t1", (count,), "bool", row.name)
             values: float | Signs | Array = Signs(scale=found["signs"], positive=signs)
         elif "code" in found:
-            dtype = "float64" if found["code"] == "f8" else "float32"
-            values = self.array("FIXD", found["code"], (count,), dtype, row.name)
+            values = self.numbers("FIXD", found["code"], count, row.name)
         else:
             values = float(found["value"])
         fixed = Fixed(mask=mask, values=values, count=count)
@@ -234,14 +235,12 @@ class _Reader:
             )
         return fixed
 
-    def prior(self, row: Row) -> Prior | None:
+    def prior(self, row: HeaderRow) -> Prior | None:
         found = row.more.get("prior")
         if found is None:
             return None
         parts = {
-            key: value
-            if isinstance(value, float)
-            else self.array("PRIO", value, (row.free,), "float64" if value == "f8" else "float32", row.name)
+            key: value if isinstance(value, float) else self.numbers("PRIO", value, row.free, row.name)
             for key, value in found.items()
         }
         return Prior(**parts)

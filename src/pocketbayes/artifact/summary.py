@@ -19,7 +19,7 @@ class TensorSummary(NamedTuple):
     """One tensor; `bits` are those of its labels, numbers and blends; tables, masks and priors not counted."""
 
     name: str
-    kind: str  # plain, normal, shared or tied
+    kind: str  # plain, mean-field, shared or tied
     shape: tuple[int, ...]
     dtype: str
     bits: float
@@ -57,7 +57,7 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WE
         library=pocket.library,
         total_bytes=sum(parsed.sizes.values()),
         sections=parsed.sizes,
-        codebook=len(pocket.codebook or ()),
+        codebook=pocket.codebook.components if pocket.codebook else 0,
         tables=len(parsed.coded.tables),
         tensors=_tensors(parsed),
         noise=pocket.noise,
@@ -80,13 +80,13 @@ def _tensor(name: str, entry: Entry, parsed: Parsed, groupings: Iterator[codec.G
         code = numbers.plain_code(entry.values, entry.dtype, entry.bits or at.plain)
         bits = 8.0 * numbers.nbytes(code, entry.values.size)
         return TensorSummary(name, "plain", entry.shape, entry.dtype, bits, 0, 0, 0)
-    kind, fixed = ("normal", "shared")[isinstance(entry, Shared)], size_of(entry) - free_of(entry)
-    laws = entry.outlier_mu.size if isinstance(entry, Shared) else entry.mu.size
-    bits = 8.0 * (numbers.nbytes(at.mu_code, laws) + numbers.nbytes(at.sigma_code, laws))
-    if isinstance(entry, Shared):
-        bits += _label_bits(entry, next(groupings), parsed) + _blend_bits(entry, parsed)
-        return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, laws, len(entry.alphas))
-    return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, 0, 0)
+    kind, fixed = ("mean-field", "shared")[isinstance(entry, Shared)], size_of(entry) - free_of(entry)
+    pairs = entry.outlier_mu.size if isinstance(entry, Shared) else entry.mu.size
+    bits = 8.0 * (numbers.nbytes(at.mu_code, pairs) + numbers.nbytes(at.sigma_code, pairs))
+    if not isinstance(entry, Shared):
+        return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, 0, 0)
+    bits += _label_bits(entry, next(groupings), parsed) + _blend_bits(entry, parsed)
+    return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, pairs, len(entry.alphas))
 
 
 def _label_bits(entry: Shared, grouping: codec.Grouping, parsed: Parsed) -> float:
@@ -96,7 +96,7 @@ def _label_bits(entry: Shared, grouping: codec.Grouping, parsed: Parsed) -> floa
     levels = context.levels_of(parsed.pocket.codebook.mu)
     counts = codec.group_counts(entry.labels, layer, grouping.step, levels)
     rows = codec.count_of(parsed.coded.tables[list(grouping.tables)])
-    return sum(codec.Table(row, np.uint16).bits(c) for row, c in zip(rows, counts, strict=True))
+    return sum(codec.FrequencyTable(row, np.uint16).bits(c) for row, c in zip(rows, counts, strict=True))
 
 
 def _blend_bits(entry: Shared, parsed: Parsed) -> float:
@@ -105,4 +105,4 @@ def _blend_bits(entry: Shared, parsed: Parsed) -> float:
         return 0.0
     row = codec.count_of(parsed.coded.tables[parsed.coded.groupings[-1].tables[0]])
     counts = np.bincount(entry.components.reshape(-1), minlength=len(row))
-    return codec.Table(row, np.uint16).bits(counts) + 16.0 * (entry.alphas.size - len(entry.alphas))
+    return codec.FrequencyTable(row, np.uint16).bits(counts) + 16.0 * (entry.alphas.size - len(entry.alphas))

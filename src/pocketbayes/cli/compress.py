@@ -3,81 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
+from pocketbayes.cli.entry import Outcome, command
+from pocketbayes.cli.options import BUDGET, OUTPUT, PLAN, Made, WithOod, byte_count, scale_from
+from pocketbayes.cli.output import columns_table, console, note, rows_table, say
+from pocketbayes.cli.settings import nested, option, required
+from pocketbayes.compression.plan import Budget, Plan
 
-from pocketbayes.cli import options as o
-from pocketbayes.cli.entry import Interrupted, app, examples
-from pocketbayes.cli.job import Job
-from pocketbayes.cli.output import columns_table, console, emit, rows_table, say
 
-_EXAMPLES = examples(
+@dataclass(frozen=True, kw_only=True)
+class CompressOptions(WithOod, Made):
+    """Those of `compress`."""
+
+    weights: Path = required(
+        "Its trained weights: safetensors, a torch state_dict, or a pocket file with a posterior.",
+        "FILE",
+        panel="Network",
+    )
+    budget: Budget = nested(
+        every={"panel": BUDGET},
+        max_bytes={"metavar": "SIZE", "kind": int | None, "parser": byte_count},
+        max_accuracy_drop={"metavar": "FRACTION"},
+        max_nll_rise={"metavar": "NATS"},
+    )
+    plan: Plan = nested(
+        every={"panel": PLAN},
+        prior={
+            "metavar": "SCALE",
+            "typed": "fan-in",
+            "parse": scale_from,
+            "also": ["0.2, fan-in or fan-in:GAIN."],
+        },
+        fisher_batches={"typed": 200, "parse": lambda count: count or None},
+    )
+    page: bool = option(True, "Write the report page OUT.html.", panel=OUTPUT, names=["--page/--no-page"])
+
+
+@command(
     "compress --net mymodel:net --weights net.safetensors --data mnist --max-bytes 20KB --out small.pocket",
     "compress --net resnet20 --weights r20.safetensors --data cifar10 --augment --max-accuracy-drop 0.005 -o r20",
     "compress --config job.toml --seed 3",
+    first=(
+        *("net", "weights", "data", "augment", "max_bytes", "max_accuracy_drop", "max_nll_rise"),
+        *("temperature", "epochs", "out"),
+    ),
+    resumable=True,
 )
-
-
-@app.command(epilog=_EXAMPLES)
-def compress(
-    context: typer.Context,
-    net: o.Net = None,
-    weights: o.Weights = None,
-    data: o.Data = None,
-    out: o.Out = None,
-    max_bytes: o.MaxBytes = None,
-    max_accuracy_drop: o.MaxAccuracyDrop = None,
-    max_nll_rise: o.MaxNllRise = None,
-    folder: o.Folder = None,
-    batch_size: o.BatchSize = 128,
-    validation: o.Validation = 0.1,
-    augment: o.Augment = False,
-    mean: o.Mean = None,
-    std: o.Std = None,
-    image_size: o.ImageSize = None,
-    targets: o.Targets = 1,
-    ood: o.Ood = None,
-    max_risk: o.MaxRisk = None,
-    test_samples: o.TestSamples = 30,
-    page: o.Page = True,
-    restart: o.Restart = False,
-    temperature: o.Temperature = 0.1,
-    prior: o.PriorScale = "fan-in",
-    fisher_batches: o.FisherBatches = 200,
-    posterior_epochs: o.PosteriorEpochs = 0,
-    epochs: o.SharingEpochs = 4,
-    finetune_epochs: o.FinetuneEpochs = 1,
-    lr: o.Lr = 2e-3,
-    rho_lr: o.RhoLr = 0.0,
-    finetune_lr: o.FinetuneLr = 3e-4,
-    distillation: o.Distillation = 0.0,
-    calibrate: o.Calibrate = False,
-    renew_every: o.RenewEvery = 1,
-    anneal: o.Anneal = 0.25,
-    components: o.Components = 64,
-    tries: o.Tries = 4,
-    samples: o.ValidationSamples = 8,
-    seed: o.Seed = 0,
-    config: o.Config = None,
-    as_json: o.AsJson = False,
-    debug: o.Debug = False,
-) -> None:
+def compress(given: CompressOptions) -> Outcome:
     """Turn a trained network into a pocket file that keeps a budget.
 
     The budget is a size, or the largest loss on validation data. Beside OUT.pocket stand OUT.json, the record of
     the run, and OUT.html, its page. Interrupted, the same command goes on where it was.
     """
-    job = Job(context)
-    try:
-        record = job.run()
-    except KeyboardInterrupt as interruption:
-        raise Interrupted("Run the same command again to go on.") from interruption
-    if as_json:
-        emit(record)
-    else:
-        show(record, job.out)
+    from pocketbayes.cli.job import Job
+
+    job = Job(given)
+    record = job.run()
+    for warning in record["warnings"]:
+        note(f"warning: {warning}.")
+    return Outcome(record, lambda: show(record, job.out))
 
 
 def show(record: Mapping[str, Any], out: Path) -> None:

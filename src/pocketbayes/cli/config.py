@@ -7,24 +7,25 @@ for every command that has them.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any
 
 import typer
-from typer.models import OptionInfo
 
+from pocketbayes.cli.settings import Setting, told_type
+
+KNOWN: dict[str, dict[str, Setting]] = {}  # every command's options, by name without the dashes in front
 _ACCEPTED = {int: (int,), float: (int, float), bool: (bool,)}
 _CALLED = {int: "a whole number", float: "a number", bool: "true or false"}
 _LEFT_OUT = {"config", "debug"}
 
 
-class Known(NamedTuple):
-    """An option of a command."""
-
-    argument: str  # of the command's function
-    kind: type  # int, float, bool, or str for all that is written as text
+def register(command: str, settings: Iterable[Setting]) -> None:
+    """Note a command's options."""
+    known = (s for s in settings if s.is_option and s.name not in _LEFT_OUT)
+    KNOWN[command] = {s.flag.removeprefix("--"): s for s in known}
 
 
 def read_config(context: typer.Context, value: Path | None) -> Path | None:
@@ -35,18 +36,18 @@ def read_config(context: typer.Context, value: Path | None) -> Path | None:
 
 
 def _defaults(command: str, path: Path) -> dict[str, Any]:
-    """The arguments of the command's function that the file sets."""
-    known, content = _commands(), _parse(path)
+    """The settings of the command that the file makes, by name."""
+    content = _parse(path)
     tables = {key: value for key, value in content.items() if isinstance(value, dict)}
     common = {key: value for key, value in content.items() if key not in tables}
-    _require_known(path, "table", tables, known)
-    _require_known(path, "option", common, {key for options in known.values() for key in options})
+    _require_known(path, "table", tables, KNOWN)
+    _require_known(path, "option", common, {key for options in KNOWN.values() for key in options})
     for name, table in tables.items():
-        _require_known(path, f"option of {name}", table, known[name])
+        _require_known(path, f"option of {name}", table, KNOWN[name])
     found: dict[str, Any] = {}
     for key, value in (*common.items(), *tables.get(command, {}).items()):
-        if (option := known[command].get(_dashed(key))) is not None:
-            found[option.argument] = _value(path, key, option.kind, value)
+        if (setting := KNOWN[command].get(_dashed(key))) is not None:
+            found[setting.name] = _value(path, key, setting, value)
     return found
 
 
@@ -59,30 +60,6 @@ def _parse(path: Path) -> dict[str, Any]:
         raise typer.BadParameter(f"{path}: {error.strerror}") from error
 
 
-def _commands() -> dict[str, dict[str, Known]]:
-    """Every command's options by name."""
-    from pocketbayes.cli.entry import app
-
-    return {c.callback.__name__: options_of(c.callback) for c in app.registered_commands if c.callback}
-
-
-def options_of(function: Callable[..., Any]) -> dict[str, Known]:
-    """The options of a command by their long names without the dashes in front, from its function's signature."""
-    found = {}
-    for argument, hint in get_type_hints(function, include_extras=True).items():
-        info = get_args(hint)[1] if get_origin(hint) is Annotated else None
-        if isinstance(info, OptionInfo) and argument not in _LEFT_OUT:
-            names = (
-                info.default,
-                *(info.param_decls or ()),
-            )  # inside Annotated the first name takes that place
-            long = next(name for name in names if isinstance(name, str) and name.startswith("--"))
-            kinds = [k for k in (bool, int, float) if k in (get_args(hint)[0], *get_args(get_args(hint)[0]))]
-            known = Known(argument, kinds[0] if kinds and info.parser is None else str)
-            found[long.partition("/")[0].removeprefix("--")] = known
-    return found
-
-
 def _require_known(path: Path, what: str, keys: Iterable[str], known: Iterable[str]) -> None:
     names = sorted(known)
     for key in keys:
@@ -91,8 +68,9 @@ def _require_known(path: Path, what: str, keys: Iterable[str], known: Iterable[s
             raise typer.BadParameter(f"{path}: unknown {what} {key!r}; the nearest is {near!r}")
 
 
-def _value(path: Path, key: str, kind: type, value: Any) -> Any:
+def _value(path: Path, key: str, setting: Setting, value: Any) -> Any:
     """The value as the option takes it; the type is TOML's, so 5 is a number and "5" is not."""
+    kind = str if setting.info.parser is not None else told_type(setting.kind)
     if kind in _ACCEPTED:
         if not isinstance(value, _ACCEPTED[kind]) or (isinstance(value, bool) and kind is not bool):
             raise typer.BadParameter(f"{path}: {key} must be {_CALLED[kind]}, got {value!r}")

@@ -3,51 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from pocketbayes.cli.entry import app, examples
-from pocketbayes.cli.options import OUTPUT, AsJson, Config, Debug, Seed
-from pocketbayes.cli.output import columns_table, console, emit, say
+from pocketbayes.cli.entry import Outcome, command
+from pocketbayes.cli.options import OUTPUT, Seeded
+from pocketbayes.cli.output import columns_table, console, say
+from pocketbayes.cli.settings import option
 
 if TYPE_CHECKING:
-    from pocketbayes.cli.digits import Stage
+    from pocketbayes.cli.digits import DemoStage
 
 
-@app.command(epilog=examples("demo --seed 1 --json"))
-def demo(
-    seed: Seed = 0,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of each training run.")] = 80,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", rich_help_panel=OUTPUT, help="Folder for its files.")
-    ] = Path("demo"),
-    config: Config = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Train a network on handwritten digits, make it Bayesian, put it in a pocket, and compare the three."""
-    from pocketbayes.cli import digits as story
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(Seeded):
+    """Those of `demo`."""
 
-    shown = console()
-    stages: list[Stage] = []
-    for stage in story.stages(out, seed=seed, epochs=epochs, progress=not as_json):
+    epochs: int = option(80, "Epochs of each training run.", min=1)
+    out: Path = option(Path("demo"), "Folder for its files.", "DIR", panel=OUTPUT, names=["--out", "-o"])
+
+
+@command("demo --seed 1 --json")
+def demo(given: DemoOptions) -> Outcome:
+    """Train a network on handwritten digits, make it Bayesian, make it small, and compare the three."""
+    from pocketbayes.cli import digits
+
+    stages: list[DemoStage] = []
+    for stage in digits.stages(given.out, seed=given.seed, epochs=given.epochs):
         stages.append(stage)
-        if not as_json:
-            shown.print(f"{stage.name}: trained in {stage.seconds:.0f} s")
-    if as_json:
-        told = [
-            {"name": s.name, "seconds": s.seconds, "file": str(s.file), "scores": s.scores} for s in stages
-        ]
-        emit({"seed": seed, "epochs": epochs, "stages": told, "page": str(out / story.PAGE)})
-        return
-    columns = {stage.name: _every_row(stage.scores, story.ROWS) for stage in stages}
-    shown.print(columns_table("test images", columns, story.ROWS))
-    shown.print(story.LEGEND)
-    say(f"The page: {out / story.PAGE}")
+        if not given.as_json:
+            console().print(f"{stage.name}: trained in {stage.seconds:.0f} s")
+    page = given.out / digits.PAGE
+    told = [{"name": s.name, "seconds": s.seconds, "file": str(s.file), "scores": s.scores} for s in stages]
+    found = {"seed": given.seed, "epochs": given.epochs, "stages": told, "page": str(page)}
+    return Outcome(found, lambda: _show(stages, digits.ROWS, digits.LEGEND, page))
 
 
-def _every_row(scores: Mapping[str, float], rows: Mapping[str, str]) -> dict[str, float]:
-    return {key: scores.get(key, math.nan) for key in rows}
+def _show(stages: Sequence[DemoStage], rows: Mapping[str, str], legend: str, page: Path) -> None:
+    columns = {stage.name: {key: stage.scores.get(key, math.nan) for key in rows} for stage in stages}
+    console().print(columns_table("test images", columns, rows))
+    console().print(legend)
+    say(f"The page: {page}")

@@ -7,30 +7,29 @@ images, the compressed one as it is read back from its file.
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from pocketbayes import metrics, nets
+from pocketbayes import nets
 from pocketbayes.artifact import store
-from pocketbayes.cli.card import card_of
+from pocketbayes.artifact.card import card_of
+from pocketbayes.artifact.predictor import ClassAnswers, Predictor, score
 from pocketbayes.cli.record import of_compression, versions
 from pocketbayes.compression.compress import compress
 from pocketbayes.compression.plan import Plan
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.prediction.predict import Predictive, evaluate, predict
+from pocketbayes.prediction.score import ood_scores
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import write_atomically
-from pocketbayes.runs.progress import track
-from pocketbayes.training.fit import fit
+from pocketbayes.training.fit import fit, fit_map
 
 BATCH = 64
 TEMPERATURE = 0.01  # validation data choose 0.003 or 0.01: experiments/digits_calibration.py
@@ -47,7 +46,7 @@ ROWS = {
     "brier": "Brier score",
     "confidence_right": "confidence when right",
     "confidence_wrong": "confidence when wrong",
-    "confidence_foreign": "confidence on photographs",
+    "confidence_photographs": "confidence on photographs",
     "auroc": "digit or photograph (AUROC)",
 }
 LEGEND = (
@@ -64,10 +63,10 @@ class Material(NamedTuple):
     train: DataSet
     validation: DataSet
     test: DataSet
-    foreign: Tensor  # [N, 1, 8, 8], scaled like the digits
+    photographs: Tensor  # [N, 1, 8, 8], raw like the digits
 
 
-class Stage(NamedTuple):
+class DemoStage(NamedTuple):
     """One column of the table."""
 
     name: str
@@ -75,6 +74,19 @@ class Stage(NamedTuple):
     scores: dict[str, float]
     file: Path
     record: dict[str, Any]  # of a compression: its stages and training curves
+
+
+class Demo(NamedTuple):
+    """How all stages are run."""
+
+    material: Material
+    folder: Path
+    seed: int
+    epochs: int
+
+    def predictor(self, model: nn.Module) -> Predictor:
+        """The model, and what the digits are like."""
+        return Predictor(model=model, card=card_of("digits_net", {}, self.material.train))
 
 
 class Result(NamedTuple):
@@ -85,30 +97,20 @@ class Result(NamedTuple):
     record: dict[str, Any]
 
 
-class Setting(NamedTuple):
-    """How all stages are run."""
-
-    material: Material
-    folder: Path
-    seed: int
-    epochs: int
-    progress: bool
-
-
-def stages(folder: Path, *, seed: int = 0, epochs: int = 80, progress: bool = True) -> Iterator[Stage]:
+def stages(folder: Path, *, seed: int = 0, epochs: int = 80) -> Iterator[DemoStage]:
     """Every stage in turn, as soon as it is trained and judged; files are written to `folder`, a page at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     with one_thread():
-        setting = Setting(digits(seed), folder, seed, epochs, progress)
+        demo = Demo(digits(seed), folder, seed, epochs)
         model = first = untrained(seed)
         for name, advance in STORY.items():
             started = time.monotonic()
-            model, file, record = advance(model, setting)
+            model, file, record = advance(model, demo)
             first = model if name == "deterministic" else first
             seconds = time.monotonic() - started
-            scores = {**judge(model, setting.material, seed), "bytes": float(file.stat().st_size)}
-            yield Stage(name, seconds, scores, file, record)
-        tell(first, model, file, record, setting)
+            scores = {**judge(model, demo), "bytes": float(file.stat().st_size)}
+            yield DemoStage(name, seconds, scores, file, record)
+        tell(first, model, file, record, demo)
 
 
 @contextmanager
@@ -134,7 +136,7 @@ def digits(seed: int) -> Material:
     everything, test = load("digits"), load("digits", split="test")
     _, labelled = hold_out(everything, LABELLED / len(everything), seed)
     train, validation = hold_out(labelled, VALIDATION, seed)
-    return Material(train, validation, test, test.scaling.apply(photograph_patches(len(test), seed)))
+    return Material(train, validation, test, photograph_patches(len(test), seed))
 
 
 def photograph_patches(count: int, seed: int) -> Tensor:
@@ -155,77 +157,66 @@ def photograph_patches(count: int, seed: int) -> Tensor:
 # --- the stages ------------------------------------------------------------------------------------------------
 
 
-def deterministic(model: nn.Module, setting: Setting) -> Result:
+def deterministic(model: nn.Module, demo: Demo) -> Result:
     """The network as one would train it without us: AdamW, cosine, the best epoch by validation NLL."""
     from safetensors.torch import save
 
-    train_deterministic(
-        model,
-        setting.material.train,
-        setting.material.validation,
-        seed=setting.seed,
-        epochs=setting.epochs,
-        progress=setting.progress,
-    )
-    file = setting.folder / "plain.safetensors"
+    train, validation, *_ = demo.material
+    train_deterministic(model, train, validation, epochs=demo.epochs, seed=demo.seed, progress=True)
+    file = demo.folder / "plain.safetensors"
     write_atomically(file, save(dict(model.state_dict())))
     return Result(model, file, {})
 
 
-def bayesian(model: nn.Module, setting: Setting) -> Result:
+def bayesian(model: nn.Module, demo: Demo) -> Result:
     """The trained network made Bayesian and trained on."""
     model = bayesianize(copy.deepcopy(model))
     fit(
         model,
-        setting.material.train.batches(BATCH, shuffle=True),
-        validation=setting.material.validation.batches(256),
-        epochs=setting.epochs,
+        demo.material.train.batches(BATCH, shuffle=True),
+        validation=demo.material.validation.batches(256),
+        epochs=demo.epochs,
         lr=3e-3,
         temperature=TEMPERATURE,
-        seed=setting.seed,
-        progress=setting.progress,
+        seed=demo.seed,
     )
-    file = setting.folder / "bayesian.pocket"
+    file = demo.folder / "bayesian.pocket"
     store.save(model, file)
     return Result(model, file, {})
 
 
-def compressed(model: nn.Module, setting: Setting) -> Result:
+def compressed(model: nn.Module, demo: Demo) -> Result:
     """The posterior within the budget of bytes, read back from its file."""
-    file, material = setting.folder / "digits.pocket", setting.material
-    epochs = max(1, setting.epochs // 2)
+    file, material, epochs = demo.folder / "digits.pocket", demo.material, max(1, demo.epochs // 2)
+    plan = Plan(temperature=TEMPERATURE, epochs=epochs, finetune_epochs=max(1, epochs // 4), seed=demo.seed)
     report = compress(
         copy.deepcopy(model),
         material.train.batches(BATCH, shuffle=True),
         path=file,
         validation_loader=material.validation.batches(256),
         max_bytes=BUDGET,
-        plan=Plan(
-            temperature=TEMPERATURE, epochs=epochs, finetune_epochs=max(1, epochs // 4), seed=setting.seed
-        ),
-        metadata=card_of("digits_net", {}, material.train).metadata(),
-        progress=setting.progress,
+        plan=plan,
+        metadata=demo.predictor(model).card.metadata(),
     )
     return Result(store.load(file, nets.digits_net()), file, of_compression(report))
 
 
-STORY: dict[str, Callable[[nn.Module, Setting], Result]] = {
+STORY: dict[str, Callable[[nn.Module, Demo], Result]] = {
     "deterministic": deterministic,
     "Bayesian": bayesian,
-    "in a pocket": compressed,
+    "compressed": compressed,
 }
 
 
-def tell(before: nn.Module, model: nn.Module, file: Path, record: dict[str, Any], setting: Setting) -> Path:
+def tell(before: nn.Module, model: nn.Module, file: Path, record: dict[str, Any], demo: Demo) -> Path:
     """The report page of the compressed network; returns its path."""
     from pocketbayes import report
 
-    material, seed = setting.material, setting.seed
+    test, seed = demo.material.test, demo.seed
     record = {**record, "seed": seed, "versions": versions(), "command": f"pocketbayes demo --seed {seed}"}
-    story = report.gather(
-        model, file, material.test, before=before, ood=material.foreign, record=record, seed=seed
-    )
-    return report.write_page(setting.folder / PAGE, story)
+    ood = test.scaling.apply(demo.material.photographs)
+    story = report.gather(model, file, test, before=before, ood=ood, record=record, seed=seed)
+    return report.write_page(demo.folder / PAGE, story)
 
 
 def train_deterministic(
@@ -240,42 +231,34 @@ def train_deterministic(
     progress: bool = False,
 ) -> nn.Module:
     """The plain network, trained in place with AdamW and a cosine, left at its best epoch by validation NLL."""
-    loader, held_out = train.batches(BATCH, shuffle=True), validation.batches(256)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * len(loader))
-    best, best_nll = model.state_dict(), math.inf
-    with randomness.forked():
-        randomness.seed_all(seed)
-        for _ in track(range(epochs), "train", enabled=progress):
-            model.train()
-            for x, y in loader:
-                optimizer.zero_grad()
-                cross_entropy(model(x), y).backward()
-                optimizer.step()
-                schedule.step()
-            nll = evaluate(model, held_out).nll
-            if nll < best_nll:
-                best, best_nll = copy.deepcopy(model.state_dict()), nll
-    model.load_state_dict(best)
+    fit_map(
+        model,
+        train.batches(BATCH, shuffle=True),
+        validation=validation.batches(256),
+        epochs=epochs,
+        optimizer=partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay),
+        lr=lr,
+        seed=seed,
+        progress=progress,
+    )
     return model
 
 
 # --- the verdict -----------------------------------------------------------------------------------------------
 
 
-def judge(model: nn.Module, material: Material, seed: int) -> dict[str, float]:
+def judge(model: nn.Module, demo: Demo) -> dict[str, float]:
     """The measures of ROWS, from 30 draws; NaN where there is nothing to average."""
-    familiar: Predictive = predict(model, material.test.inputs(), seed=seed)
-    foreign: Predictive = predict(model, material.foreign, seed=seed)
-    probs, labels = familiar.probs, material.test.y
-    right = familiar.labels == labels
-    return {
-        "accuracy": metrics.accuracy(probs, labels),
-        "nll": metrics.nll(probs, labels),
-        "ece": metrics.ece(probs, labels),
-        "brier": metrics.brier(probs, labels),
-        "confidence_right": familiar.confidence[right].mean().item(),
-        "confidence_wrong": familiar.confidence[~right].mean().item(),
-        "confidence_foreign": foreign.confidence.mean().item(),
-        "auroc": metrics.auroc(familiar.entropy, foreign.entropy),
+    test, predictor = demo.material.test, demo.predictor(model)
+    answer = predictor.predict(test.x, seed=demo.seed)
+    photographs = predictor.predict(demo.material.photographs, seed=demo.seed)
+    assert isinstance(answer, ClassAnswers)
+    assert isinstance(photographs, ClassAnswers)
+    right = answer.labels == test.y
+    found = score(answer, test.y) | ood_scores(answer, photographs)
+    found |= {
+        "confidence_right": answer.confidence[right].mean().item(),
+        "confidence_wrong": answer.confidence[~right].mean().item(),
+        "confidence_photographs": photographs.confidence.mean().item(),
     }
+    return {key: found[key] for key in ROWS if key in found}

@@ -6,17 +6,24 @@ it; `--debug` shows the traceback instead.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import typer
 
 from pocketbayes import __version__
-from pocketbayes.cli.output import note, one_line, printable
+from pocketbayes.cli.config import register
+from pocketbayes.cli.options import Options
+from pocketbayes.cli.output import emit, note, one_line, printable
+from pocketbayes.cli.record import call_of
+from pocketbayes.cli.settings import built, settings_of, shown
 
 INTERRUPTED = 130
+Given = TypeVar("Given", bound=Options)
 
 app = typer.Typer(
     name="pocketbayes",
@@ -30,15 +37,55 @@ app = typer.Typer(
 )
 
 
-def examples(*lines: str) -> str:
-    """The end of a command's help."""
-    return "\n\n".join(
-        ["Examples:" if len(lines) > 1 else "Example:", *(f"`pocketbayes {line}`" for line in lines)]
-    )
+class Outcome(NamedTuple):
+    """What a command found, for programs and for people."""
+
+    told: Mapping[str, Any]  # --json
+    show: Callable[[], object]
 
 
 class Interrupted(Exception):
-    """Ctrl-C in work that can be resumed; the text says how."""
+    """Ctrl-C in work that can be resumed."""
+
+
+def command(
+    *examples: str, first: Sequence[str] = (), resumable: bool = False
+) -> Callable[[Callable[[Given], Outcome]], Callable[[Given], Outcome]]:
+    """Make a function of settings a command; its options are the fields of the settings, in `entry.Options`.
+
+    `first` names the options that the help shows before the advanced ones. `resumable` work goes on where it was when
+    the same command is run again.
+    """
+
+    def registered(work: Callable[[Given], Outcome]) -> Callable[[Given], Outcome]:
+        kind: type[Given] = get_type_hints(work)["given"]
+        settings = shown(settings_of(kind), first)
+
+        def called(context: typer.Context, **values: Any) -> None:
+            given = built(kind, values)
+            try:
+                outcome = work(replace(given, call=call_of(context)))
+            except KeyboardInterrupt as interruption:
+                raise Interrupted if resumable else interruption from interruption
+            if given.as_json:
+                emit(outcome.told)
+            else:
+                outcome.show()
+
+        parameters = [
+            inspect.Parameter("context", inspect.Parameter.POSITIONAL_ONLY, annotation=typer.Context),
+            *(s.parameter() for s in settings),
+        ]
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {p.name: p.annotation for p in parameters}
+        called.__name__, called.__doc__ = work.__name__, work.__doc__
+        register(work.__name__, settings)
+        heading = "Examples:" if len(examples) > 1 else "Example:"
+        lines = "\n\n".join([heading, *(f"`pocketbayes {line}`" for line in examples)])
+        app.command(epilog=lines)(called)
+        return work
+
+    return registered
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -51,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             code = app(asked or ["--help"], prog_name="pocketbayes", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
-    except Interrupted as interruption:
-        code, advice = INTERRUPTED, f" {interruption}"
+    except Interrupted:
+        code, advice = INTERRUPTED, " Run the same command again to go on."
     except Exception as error:
         if "--debug" in asked:
             raise

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from pocketbayes.cli.entry import app, examples
-from pocketbayes.cli.options import AsJson, Config, Debug, PocketFile
-from pocketbayes.cli.output import console, emit, rows_table, say
+from pocketbayes.cli.entry import Outcome, command
+from pocketbayes.cli.options import Options
+from pocketbayes.cli.output import console, rows_table, say
+from pocketbayes.cli.settings import argument
 
 if TYPE_CHECKING:
     from pocketbayes.artifact import Summary, TensorSummary
@@ -22,7 +25,7 @@ _SECTIONS = {
     "CODE": "codebook",
     "OUTL": "outliers",
     "BLND": "blends",
-    "NORM": "private means and sigmas",
+    "NORM": "means and sigmas of mean-field weights",
     "MASK": "masks of fixed weights",
     "FIXD": "fixed weights",
     "PLAN": "deterministic tensors",
@@ -32,15 +35,23 @@ _SECTIONS = {
 }
 
 
-@app.command(epilog=examples("inspect model.pocket --json"))
-def inspect(file: PocketFile, config: Config = None, as_json: AsJson = False, debug: Debug = False) -> None:
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(Options):
+    """Those of `inspect`."""
+
+    file: Path = argument("A pocket file.", "FILE")
+
+
+@command("inspect model.pocket --json")
+def inspect(given: InspectOptions) -> Outcome:
     """Show where the bytes of a pocket file go, without building the model and without torch."""
     from pocketbayes.artifact import inspect as summarise
 
-    summary = summarise(file)
-    if as_json:
-        emit(_summary_json(summary))
-        return
+    summary = summarise(given.file)
+    return Outcome(_summary_json(summary), lambda: _show(given.file, summary))
+
+
+def _show(file: Path, summary: Summary) -> None:
     shown = console()
     say(f"{file}: {summary.total_bytes:,} bytes, format {summary.version}, written by {summary.library}")
     shown.print(_sections_table(summary))
@@ -59,7 +70,7 @@ def _sections_table(summary: Summary) -> Table:
         (name, _SECTIONS.get(name, ""), f"{size:,}", f"{size / summary.total_bytes:.1%}")
         for name, size in summary.sections.items()
     )
-    return rows_table(("section", "holds", "bytes", "share"), rows, left=2)
+    return rows_table(("section", "holds", "bytes", "fraction"), rows, left=2)
 
 
 def _tensors_table(tensors: Sequence[TensorSummary]) -> Table:

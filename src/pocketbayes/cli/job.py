@@ -1,42 +1,51 @@
-"""The work of `pocketbayes compress`, from the options to the files, in steps that survive an interruption."""
+"""The work of `pocketbayes compress`, from the settings to the files, in steps that survive an interruption."""
 
 from __future__ import annotations
 
 import copy
 import json
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import typer
+from torch import nn
 
-from pocketbayes.cli.card import Card, card_of, open_pocket
-from pocketbayes.cli.datasets import Data, divided, requested, training_batches
-from pocketbayes.cli.network import arguments_for, build, builder, is_pocket, load_weights
+from pocketbayes import nets
+from pocketbayes.artifact import decode, encode
+from pocketbayes.artifact.card import Card, card_of
+from pocketbayes.artifact.predictor import ClassAnswers, Predictor, score
+from pocketbayes.artifact.predictor import open as open_file
+from pocketbayes.artifact.store import load
+from pocketbayes.artifact.weights import is_pocket, load_weights
+from pocketbayes.cli.compress import CompressOptions
+from pocketbayes.cli.datasets import Data, divided, ood_data, training_batches
+from pocketbayes.cli.network import builder, given_net, require_takes, residual_sigma
 from pocketbayes.cli.output import finite
-from pocketbayes.cli.plans import budget_from, needed, plan_from
-from pocketbayes.cli.record import facts, of_compression, settings_of
-from pocketbayes.cli.scores import ask, choose_threshold, residual_sigma, score, scores_of, selective
-from pocketbayes.cli.story import foreign_inputs, write_story
-from pocketbayes.cli.workbench import Workbench, digest
+from pocketbayes.cli.record import facts, of_compression, warnings_of
+from pocketbayes.cli.story import write_story
+from pocketbayes.compression.compress import compress
+from pocketbayes.data import DataSet
+from pocketbayes.likelihood import Homoscedastic, Likelihood
+from pocketbayes.prediction.layout import prefer_channels_last
+from pocketbayes.prediction.threshold import choose_threshold, selective
 from pocketbayes.runs.files import require_writable, write_atomically
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from pocketbayes.data import DataSet
-    from pocketbayes.likelihood import Likelihood
+from pocketbayes.runs.workbench import Workbench, digest
 
 # Numbers known only after training stand in for themselves until then, with more digits than they will have.
 _SIGMA, _UNSURE = 0.73184926, 0.91736482
 _ONLY_AFTER = {"out", "folder", "page", "ood", "test_samples", "max_risk"}  # may change in a resumed run
 
 
-class Start(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Start:
     """What compression starts from."""
 
     network: nn.Module
+    fresh: Callable[[], nn.Module]  # builds the architecture anew
     card: Card
     likelihood: Likelihood
     data: Data
@@ -45,30 +54,30 @@ class Start(NamedTuple):
 class Job:
     """One run of the command: everything that can be wrong with the call is found before the work begins."""
 
-    def __init__(self, context: typer.Context) -> None:
-        self.context, self.given = context, context.params
-        given = context.params
-        self.weights: Path = needed(given, "weights", "the trained weights")
-        self.out = pocket_path(needed(given, "out", "the pocket file to write"))
-        self.budget = budget_from(given)
-        self.plan = plan_from(given)
-        named = ("folder", "mean", "std", "image_size", "targets")
-        self.request = requested(given["data"], **{name: given[name] for name in named})
-        self.samples, self.seed = given["test_samples"], given["seed"]
+    def __init__(self, given: CompressOptions) -> None:
+        self.given, self.out = given, pocket_path(given.out)
+        self.budget = {name: value for name, value in asdict(given.budget).items() if value is not None}
+        self.draws: dict[str, Any] = {"samples": given.test_samples, "seed": given.plan.seed}
+        if not given.validation and (given.budget.bytes is None or given.plan.calibrate):
+            name = "calibrate" if given.plan.calibrate else next(iter(self.budget))
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{option} needs validation data: --validation must be above 0")
         require_writable(self.out)
 
     def run(self) -> dict[str, Any]:
         """The whole job; returns its record."""
-        start = self._posterior() if is_pocket(self.weights) else self._plain()
-        if self.plan.distillation and start.card.classes is None:
+        given = self.given
+        start = self._posterior() if is_pocket(given.weights) else self._plain()
+        if given.plan.distillation and start.card.classes is None:
             raise typer.BadParameter("--distillation is for classes, and these data are a regression")
-        train, validation = divided(start.data, self.given["validation"], self.seed)
-        own = {k: v for k, v in settings_of(self.given).items() if k not in _ONLY_AFTER}
-        settings = {**own, "digest of the weights": digest(self.weights)}
-        bench = Workbench(self.out.with_suffix(".checkpoints"), settings, restart=self.given["restart"])
+        ood = None if given.ood is None else ood_data(given.ood, given.folder, start.card)
+        train, validation = divided(start.data, given, given.plan.seed)
+        own = {k: v for k, v in given.call.options.items() if k not in _ONLY_AFTER}
+        settings = {**own, "digest of the weights": digest(given.weights)}
+        bench = Workbench(self.out.with_suffix(".checkpoints"), settings, restart=given.restart)
         before = copy.deepcopy(start.network).eval()
         done = bench.read("record") or self._compress(bench, start, train, validation)
-        record = self._finish(bench, done, start, before, validation)
+        record = self._finish(bench, done, start, before, validation, ood)
         bench.clear()
         return record
 
@@ -76,23 +85,32 @@ class Job:
 
     def _plain(self) -> Start:
         """A network with the weights of a file."""
-        net = needed(self.given, "net", "package.module:function or a name")
-        function, data = builder(net), Data(self.request)
-        arguments = arguments_for(function, data.train)
-        network = build(net, arguments)
-        load_weights(network, self.weights)
+        net, data = self.given.net, Data(self.given.data, self.given)
+        if net is None:
+            raise typer.BadParameter("Missing option '--net': package.module:function or a name")
+        function = builder(net)
+        arguments = nets.taken(function, nets.facts_of(data.train.shape, data.train.num_outputs))
+        network = function(**arguments)
+        load_weights(network, self.given.weights)
+        require_takes(network, net, data.train)
         card = card_of(net, arguments, data.train)
         if card.classes is None:
             card = card._replace(sigma=residual_sigma(network, data.train))
-        return Start(network, card, card.likelihood(), data)
+        fresh = partial(function, **arguments)
+        return Start(network=network, fresh=fresh, card=card, likelihood=card.likelihood(), data=data)
 
     def _posterior(self) -> Start:
         """A posterior that was trained before; inputs are scaled as they were then."""
-        opened = open_pocket(self.weights, self.given["net"])
-        card = opened.card._replace(unsure=None)
-        data = Data(self.request, card.scaling, card.target_scaling)
-        card.require_fit(self.weights, data.train)
-        return Start(opened.model, card, card.likelihood(), data)
+        net = self.given.net
+        found = open_file(self.given.weights, given_net(net))
+        card = found.card._replace(net=net or found.card.net, unsure=None)
+        data = Data(self.given.data, self.given, card)
+        card.require_fit(self.given.weights, data.train)
+        function = builder(str(card.net))
+        arguments = nets.taken(function, nets.facts_of(card.shape, card.outputs) | card.args)
+        card = card._replace(args=arguments)
+        fresh = partial(function, **arguments)
+        return Start(network=found.model, fresh=fresh, card=card, likelihood=card.likelihood(), data=data)
 
     # --- the work ----------------------------------------------------------------------------------------------
 
@@ -100,10 +118,6 @@ class Job:
         self, bench: Workbench, start: Start, train: DataSet, validation: DataSet | None
     ) -> dict[str, Any]:
         """Posterior, sharing, fine-tuning; afterwards a file and a record lie on the workbench."""
-        from pocketbayes.compression.compress import compress
-        from pocketbayes.likelihood import Homoscedastic
-        from pocketbayes.prediction.layout import prefer_channels_last
-
         started = time.monotonic()
         prefer_channels_last(start.network, start.card.shape)
         regression = start.card.classes is None
@@ -111,10 +125,10 @@ class Job:
         reserved = start.card._replace(sigma=_SIGMA if regression else None, unsure=threshold)
         report = compress(
             start.network,
-            training_batches(train, self.given["batch_size"], self.given["augment"]),
+            training_batches(train, self.given),
             path=bench.folder / "model.pocket",
             validation_loader=None if validation is None else validation.batches(256),
-            plan=self.plan,
+            plan=self.given.plan,
             likelihood=start.likelihood,
             metadata=reserved.metadata(),
             checkpoints=bench.folder,
@@ -135,57 +149,52 @@ class Job:
         start: Start,
         before: nn.Module,
         validation: DataSet | None,
+        ood: DataSet | None,
     ) -> dict[str, Any]:
         """Threshold, pocket file, test metrics, record and page."""
-        from pocketbayes.artifact.store import load
-
-        card = start.card._replace(sigma=done["noise_sigma"])
-        fresh = build(str(card.net), card.args)
+        fresh = start.fresh()
         plain_bytes = 4 * sum(t.numel() for t in (*fresh.parameters(), *fresh.buffers()))
         model = load(bench.folder / "model.pocket", fresh).eval()
-        record = {**facts(self.context), "file": self.out.name, "budget": self.budget, **done}
+        after = Predictor(model=model, card=start.card._replace(sigma=done["noise_sigma"]))
+        record = {**facts(self.given.call), "file": self.out.name, "budget": self.budget, **done}
         record["plain_bytes"] = plain_bytes
-        card, record["validation"], record["unsure"] = self._judge(model, card, validation)
-        record["bytes"], record["sections"] = self._write(bench, card)
+        after, record["validation"], record["unsure"] = self._judge(after, validation)
+        record["bytes"], record["sections"] = self._write(bench, after.card)
         record["ratio"] = record["plain_bytes"] / record["bytes"]
         test = start.data.test
-        settings = {"samples": self.samples, "seed": self.seed}
-        record["test"] = {
-            "examples": len(test),
-            **settings,
-            "before": score(before, test, start.card.likelihood(), **settings),
-            "after": score(model, test, card.likelihood(), unsure=card.unsure, **settings),
+        plain = Predictor(model=before, card=start.card)
+        scores = {
+            side: dict(predictor.evaluate(test.x, test.y, progress=True, **self.draws))
+            for side, predictor in (("before", plain), ("after", after))
         }
-        record["page"] = self.out.with_suffix(".html").name if self.given["page"] else None
+        record["test"] = {"examples": len(test), **self.draws, **scores}
+        record["warnings"] = warnings_of(scores["before"], scores["after"], record["bytes"])
+        page = self.out.with_suffix(".html")
+        record["page"] = page.name if self.given.page else None
         write_atomically(self.out.with_suffix(".json"), json.dumps(finite(record), indent=1).encode())
-        if self.given["page"]:
-            foreign = foreign_inputs(self.given["ood"], self.given["folder"], card)
-            page = self.out.with_suffix(".html")
-            extras = {"before": before, "ood": foreign, "record": finite(record), **settings}
-            write_story(page, self.out, model, card, test, **extras)
+        if self.given.page:
+            known: dict[str, Any] = {"before": before, "ood": ood, "record": finite(record)}
+            write_story(page, self.out, after, test, **known, **self.draws)
         return record
 
     def _judge(
-        self, model: nn.Module, card: Card, validation: DataSet | None
-    ) -> tuple[Card, dict[str, float], dict[str, Any] | None]:
-        """The card with its threshold, what validation data say about the file, and about the threshold."""
+        self, model: Predictor, validation: DataSet | None
+    ) -> tuple[Predictor, dict[str, float], dict[str, Any] | None]:
+        """The model with its threshold, what validation data say about it, and about the threshold."""
         if validation is None:
-            return card, {}, None
-        answer = ask(model, validation, card.likelihood(), samples=self.samples, seed=self.seed)
-        scores = scores_of(answer, validation)
-        if card.classes is None:
-            return card, scores, None
-        threshold = choose_threshold(answer, validation.y, self.given["max_risk"])
-        found = selective(answer, validation.y, threshold)._asdict()
-        asked = self.given["max_risk"]
-        told = {"threshold": threshold, "max_risk": asked, "validation": found}
-        return card._replace(unsure=threshold), scores, told
+            return model, {}, None
+        answer = model.predict(validation.x, progress=True, **self.draws)
+        scores = dict(score(answer, validation.y))
+        if not isinstance(answer, ClassAnswers):
+            return model, scores, None
+        threshold = choose_threshold(answer, validation.y, self.given.max_risk)
+        rule = selective(answer, validation.y, threshold)._asdict()
+        told = {"threshold": threshold, "max_risk": self.given.max_risk, "validation": rule}
+        return replace(model, card=model.card._replace(unsure=threshold)), scores, told
 
     def _write(self, bench: Workbench, card: Card) -> tuple[int, dict[str, int]]:
         """The file with its card, within the budget: the threshold may lose digits for that."""
-        from pocketbayes.artifact import decode, encode
-
-        pocket, limit = decode(bench.folder / "model.pocket"), self.budget.get("max_bytes")
+        pocket, limit = decode(bench.folder / "model.pocket"), self.given.budget.bytes
         found = encode(replace(pocket, metadata=card.metadata()))
         if limit is not None and len(found.data) > limit and card.unsure is not None:
             found = encode(replace(pocket, metadata=card._replace(unsure=round(card.unsure, 2)).metadata()))

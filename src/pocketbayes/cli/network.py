@@ -1,14 +1,9 @@
-"""A network by name, and weights from a file into it."""
+"""`--net`: a network of the library by its name, or the user's own function; and whether it takes the data."""
 
 from __future__ import annotations
 
-import inspect
-import math
-import pickle
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-from functools import partial
-from pathlib import Path
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,162 +11,77 @@ import typer
 from pocketbayes.cli.imports import call, function_at, is_path_to_function
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from pocketbayes.data import DataSet
 
-NETS = ("digits_net", "lenet", "resnet20", "resnet32", "resnet44", "resnet56")
-_WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "net", "weights", "params")
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
-_SHOWN = 3  # tensors named in an error
 
-
-# --- the architecture ------------------------------------------------------------------------------------------
-
-
-def builder(spec: str) -> Callable[..., nn.Module]:
-    """The function behind `--net`."""
-    from pocketbayes import nets
-
-    if spec in NETS:
-        return getattr(nets, spec)  # type: ignore[no-any-return]
-    if spec == "mlp" or spec.startswith("mlp:"):
-        return partial(_mlp, hidden=_widths(spec))
-    if is_path_to_function(spec):
-        return function_at(spec, "--net")
-    near = get_close_matches(spec, (*NETS, "mlp"), n=1, cutoff=0.0)[0]
-    raise typer.BadParameter(
-        f"--net {spec}: no network of that name; the nearest is {near!r}. Your own is package.module:function"
-    )
-
-
-def arguments_for(function: Callable[..., Any], data: DataSet) -> dict[str, Any]:
-    """Those of the facts about the data that the function has a keyword argument for."""
-    return taken(function, facts_of(data.shape, data.num_outputs))
-
-
-def facts_of(shape: tuple[int, ...], outputs: int | None = None) -> dict[str, int]:
-    """What an architecture may want to know of its data."""
-    facts = {} if outputs is None else {"num_classes": outputs, "out_features": outputs}
-    facts |= {"in_channels": shape[0], "in_features": math.prod(shape)}
-    if len(shape) == 3 and shape[1] == shape[2]:
-        facts["image_size"] = shape[1]
-    return facts
-
-
-def taken(function: Callable[..., Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that are named parameters of the function."""
-    names = inspect.signature(function).parameters
-    return {name: value for name, value in facts.items() if name in names}
-
-
-def build(spec: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """The network, untrained."""
+def builder(text: str) -> Callable[..., nn.Module]:
+    """The function behind `--net`, which may be the user's own."""
     from torch import nn
 
-    network = call(builder(spec), spec, "--net", **arguments)
-    if not isinstance(network, nn.Module):
-        raise ValueError(f"--net {spec}: the function returned {type(network).__name__}, not an nn.Module.")
-    return network
+    from pocketbayes import nets
+
+    if nets.is_name(text) or not is_path_to_function(text):
+        try:
+            return nets.by_name(text)
+        except ValueError as error:
+            raise typer.BadParameter(f"--net {error} Your own is package.module:function") from error
+    function = function_at(text, "--net")
+
+    @functools.wraps(function)
+    def build(**arguments: Any) -> nn.Module:
+        network = call(function, text, "--net", **arguments)
+        if not isinstance(network, nn.Module):
+            raise ValueError(
+                f"--net {text}: the function returned {type(network).__name__}, not an nn.Module."
+            )
+        return network
+
+    return build
 
 
-def _mlp(hidden: tuple[int, ...], in_features: int, out_features: int = 1) -> nn.Module:
-    from torch.nn import Flatten, Sequential
+def given_net(text: str | None) -> str | Callable[..., nn.Module] | None:
+    """`--net` as `pocketbayes.open` takes it: what it names only the user may name, not a file."""
+    from pocketbayes import nets
 
-    from pocketbayes.nets import mlp
-
-    return Sequential(Flatten(), *mlp([in_features, *hidden, out_features]))
-
-
-def _widths(spec: str) -> tuple[int, ...]:
-    text = spec.partition(":")[2] or "64,64"
-    try:
-        widths = tuple(int(width) for width in text.split(","))
-    except ValueError:
-        widths = (0,)
-    if min(widths) < 1:
-        raise typer.BadParameter(f"--net {spec}: write hidden widths as mlp:64,64")
-    return widths
+    return text if text is None or nets.is_name(text) else builder(text)
 
 
-# --- its weights -----------------------------------------------------------------------------------------------
-
-
-def is_pocket(path: Path) -> bool:
-    """Whether the file is a pocket file, by its first bytes."""
-    from pocketbayes.artifact.container import MAGIC
-
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
-
-
-def load_weights(network: nn.Module, path: Path) -> None:
-    """The tensors of a safetensors file or a state_dict into the network, which they must fit."""
-    from torch import Tensor
-
-    own = {name: t for name, t in network.state_dict().items() if isinstance(t, Tensor)}
-    state = _without_prefix(read_state(path), own)
-    absent = [n for n in own if n not in state and not n.endswith("num_batches_tracked")]
-    extra = [n for n in state if n not in own]
-    bent = [
-        f"{n} is {_shape(state[n])} in the file, {_shape(own[n])} in the network"
-        for n in own
-        if n in state and state[n].shape != own[n].shape
-    ]
-    complaints = [_few("missing", absent), _few("not in the network", extra), _few("of another shape", bent)]
-    if any(complaints):
-        raise ValueError(f"{path}: does not fit the network; {'; '.join(c for c in complaints if c)}.")
-    network.load_state_dict(state, strict=False)
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """Tensors by name; nothing in the file is executed."""
+def require_takes(network: nn.Module, net: str, data: DataSet) -> None:
+    """One example must go through the network, and come out as one answer of the right width."""
     import torch
 
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load
+    from pocketbayes.likelihood import output_tensor
 
-        try:
-            return load(path.read_bytes())
-        except SafetensorError as error:
-            raise ValueError(f"{path}: not a safetensors file ({error}).") from error
+    training, where = network.training, f"--net {net}: inputs of {data.name} have shape {data.shape}"
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"{path}: not a state_dict that torch reads with weights_only=True. Save one with "
-            "torch.save(network.state_dict(), FILE), or with safetensors."
-        ) from error
-    return _unwrapped(path, content)
+        with torch.no_grad():
+            output = output_tensor(network.eval()(data.inputs(slice(0, 1))))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"{where}, which the network does not take ({error}).") from error
+    finally:
+        network.train(training)
+    if output.ndim < 2 or output.shape[1] < data.num_outputs:
+        found = tuple(output.shape)
+        raise ValueError(f"{where}; it answers one with {found}, {data.num_outputs} outputs are needed.")
 
 
-def _unwrapped(path: Path, content: Any) -> dict[str, Tensor]:
-    """The state_dict inside the usual wrappings of a training checkpoint."""
-    from torch import Tensor
-
-    while isinstance(content, Mapping):
-        if content and all(isinstance(value, Tensor) for value in content.values()):
-            return dict(content)
-        inner = next((content[key] for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
-        if inner is None:
-            break
-        content = inner
-    raise ValueError(f"{path}: holds no state_dict, that is, names and tensors. Save network.state_dict().")
+# --- the noise of a regression, before it is learned -------------------------------------------------------------
 
 
-def _without_prefix(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names as the network has them, without what DataParallel, compile or a wrapper put in front of all."""
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in state) and not any(name in own for name in state):
-            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-    return state
+def target_spread(data: DataSet) -> float:
+    """The standard deviation of the targets as a network sees them: where the noise of an untrained one starts."""
+    return max(1e-3, data.targets().std().item())
 
 
-def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a number"
+def residual_sigma(network: nn.Module, data: DataSet) -> float:
+    """The root mean square error of a regression network's output: where the noise of a trained one starts."""
+    import torch
 
+    from pocketbayes.likelihood import output_tensor
+    from pocketbayes.posterior.draws import mean_weights
 
-def _few(what: str, names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{what}: {', '.join(names[:_SHOWN])}{more}" if names else ""
+    with torch.no_grad(), mean_weights(network.eval()):
+        errors = [output_tensor(network(x)) - y for x, y in data.batches(256)]
+    return max(1e-3, torch.cat(errors).square().mean().sqrt().item())

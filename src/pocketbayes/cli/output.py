@@ -25,7 +25,7 @@ TITLES = {
     "sigma": "mean predictive sigma",
     "epistemic_sigma": "of it epistemic",
     "coverage95": "within the 95 % interval",
-    "auroc": "AUROC, familiar or foreign",
+    "auroc": "AUROC, test data or OOD",
     "aupr": "AUPR",
     "fpr85": "FPR at 85 % TPR",
     "fpr95": "FPR at 95 % TPR",

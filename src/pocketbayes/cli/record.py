@@ -13,36 +13,26 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pocketbayes import __version__
+from pocketbayes.cli.options import Call
 
 if TYPE_CHECKING:
-    from pocketbayes.compression.compress import CompressionReport
+    from pocketbayes.compression.stages import CompressionReport
     from pocketbayes.training.history import History
 
 _NOT_SETTINGS = {"as_json", "debug", "config", "restart"}
 
 
-def settings_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a command as JSON."""
-    return {
+def call_of(context: typer.Context) -> Call:
+    """The command line with all options, whether they came from one or from a file."""
+    told = {
         key: str(value) if isinstance(value, Path) else value
-        for key, value in parameters.items()
+        for key, value in context.params.items()
         if key not in _NOT_SETTINGS
     }
+    return Call(_command_line(context), told)
 
 
-def facts(context: typer.Context) -> dict[str, Any]:
-    """What was run, with what, when: the beginning of every record."""
-    return {
-        "command": command_line(context),
-        "settings": settings_of(context.params),
-        "seed": context.params.get("seed"),
-        "versions": versions(),
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def command_line(context: typer.Context) -> str:
-    """The shortest command line with these options, whether they came from one or from a file."""
+def _command_line(context: typer.Context) -> str:
     words = ["pocketbayes", str(context.info_name)]
     for parameter in context.command.params:
         value = context.params.get(str(parameter.name))
@@ -55,6 +45,17 @@ def command_line(context: typer.Context) -> str:
         else:
             words += [parameter.opts[0], str(value)]
     return shlex.join(words)
+
+
+def facts(call: Call) -> dict[str, Any]:
+    """What was run, with what, when: the beginning of every record."""
+    return {
+        "command": call.line,
+        "settings": dict(call.options),
+        "seed": call.options.get("seed"),
+        "versions": versions(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -78,7 +79,7 @@ def of_compression(report: CompressionReport) -> dict[str, Any]:
     return {
         "plain_bytes": report.plain_bytes,
         "stages": [stage._asdict() for stage in report.stages],
-        "histories": {name: epochs(h) for name, h in getattr(report, "histories", {}).items()},
+        "histories": {name: epochs(h) for name, h in report.histories.items()},
         "sharing": {
             "weights": sharing.weights,
             "components": sharing.components,
@@ -92,3 +93,17 @@ def of_compression(report: CompressionReport) -> dict[str, Any]:
 
 def epochs(history: History) -> list[dict[str, Any]]:
     return [epoch._asdict() for epoch in history.epochs]
+
+
+def warnings_of(before: Mapping[str, float], after: Mapping[str, float], size: int) -> list[str]:
+    """What is wrong with a file that was written all the same: the network is no longer what it was."""
+    if before.get("accuracy", 0.0) - after.get("accuracy", 0.0) > 0.05:
+        fell = f"accuracy fell from {before['accuracy']:.3f} to {after['accuracy']:.3f}"
+    elif after.get("rmse", 0.0) > 1.5 * before.get("rmse", float("inf")):
+        fell = f"the RMSE rose from {before['rmse']:.4g} to {after['rmse']:.4g}"
+    else:
+        return []
+    return [
+        f"{fell} in {size:,} bytes, which are too few for this network. Ask for more with --max-bytes, or say with "
+        "--max-accuracy-drop or --max-nll-rise what may be lost"
+    ]

@@ -3,118 +3,118 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pocketbayes.cli import options as o
-from pocketbayes.cli.card import Card, open_pocket
-from pocketbayes.cli.datasets import Data, requested
-from pocketbayes.cli.entry import app, examples
-from pocketbayes.cli.network import build, is_pocket, load_weights
-from pocketbayes.cli.output import emit, say
-from pocketbayes.cli.story import foreign_inputs, write_story
+from pocketbayes.cli.datasets import ood_data, test_data
+from pocketbayes.cli.entry import Outcome, command
+from pocketbayes.cli.imports import is_path_to_function
+from pocketbayes.cli.network import given_net
+from pocketbayes.cli.options import NETWORK, OUTPUT, Drawn, Seeded, WithFile, WithNoData, WithOod, image_size
+from pocketbayes.cli.output import say
+from pocketbayes.cli.settings import argument, option
+from pocketbayes.cli.story import write_story
 from pocketbayes.runs.files import require_writable
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@app.command(
-    epilog=examples(
-        "report small.pocket",
-        "report small.pocket --data mnist --weights net.safetensors --figures figures/",
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Drawn, WithOod, WithNoData, WithFile, Seeded):
+    """Those of `report`."""
+
+    file: Path = argument("A pocket file.", "FILE")
+    weights: Path | None = option(
+        None, "The plain network's weights, to compare with.", "FILE", panel=NETWORK
     )
+    record: Path | None = option(None, "What compress noted; FILE.json beside the pocket file.", "FILE.json")
+    out: Path | None = option(
+        None, "The page; FILE.html by default.", "FILE", panel=OUTPUT, names=["--out", "-o"]
+    )
+    figures: Path | None = option(None, "Write every figure there, as SVG and PNG.", "DIR", panel=OUTPUT)
+
+
+@command(
+    "report small.pocket",
+    "report small.pocket --net mymodel:net --data mnist --weights net.safetensors --figures figures/",
 )
-def report(
-    file: o.PocketFile,
-    data: o.Data = None,
-    net: o.Net = None,
-    weights: o.Weights = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            "--record", metavar="FILE.json", help="What compress noted; FILE.json beside the pocket file."
-        ),
-    ] = None,
-    out: o.Out = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(
-            "--figures",
-            metavar="DIR",
-            rich_help_panel=o.OUTPUT,
-            help="Write every figure there, as SVG and PNG.",
-        ),
-    ] = None,
-    folder: o.Folder = None,
-    image_size: o.ImageSize = None,
-    targets: o.Targets = 1,
-    ood: o.Ood = None,
-    samples: o.Samples = 30,
-    seed: o.Seed = 0,
-    config: o.Config = None,
-    as_json: o.AsJson = False,
-    debug: o.Debug = False,
-) -> None:
+def report(given: ReportOptions) -> Outcome:
     """Write the report page of a pocket file: one HTML file that needs no network.
 
     Data and the weights to compare with are those of the record of `pocketbayes compress`, unless given.
     """
-    told = _read_record(record, file)
-    used = {key: value for key, value in dict(told.get("settings") or {}).items() if value is not None}
-    page = out or file.with_suffix(".html")
+    from pocketbayes.artifact.predictor import open as open_file
+
+    record = _read_record(given.record, given.file)
+    given = _completed(given, dict(record.get("settings") or {}))
+    if given.data is None:
+        raise typer.BadParameter("Missing option '--data': no record beside the file names its data")
+    page = given.out or given.file.with_suffix(".html")
     require_writable(page)
-    folder = folder or used.get("folder")
-    request = requested(
-        data or used.get("data"),
-        folder=None if folder is None else Path(folder),
-        image_size=image_size or used.get("image_size"),
-        targets=used.get("targets", targets) if targets == 1 else targets,
-    )
-    model, card = open_pocket(file, net)
-    test = Data(request, card.scaling, card.target_scaling).test
-    card.require_fit(file, test)
+    model = open_file(given.file, given_net(given.net))
     written = write_story(
         page,
-        file,
+        given.file,
         model,
-        card,
-        test,
-        before=_before(weights, used.get("weights"), card),
-        ood=foreign_inputs(ood or used.get("ood"), request.folder, card),
-        record=told or None,
-        samples=samples,
-        seed=seed,
-        figures=figures,
+        test_data(given.data, given, model.card, given.file),
+        before=_before(given),
+        ood=None if given.ood is None else ood_data(given.ood, given.folder, model.card),
+        record=record or None,
+        figures=given.figures,
+        samples=given.samples,
+        seed=given.seed,
     )
-    if as_json:
-        emit({"file": str(file), "page": str(page), "figures": [str(path) for path in written[1:]]})
-    else:
-        for path in written:
-            say(str(path))
+    told = {"file": str(given.file), "page": str(page), "figures": [str(path) for path in written[1:]]}
+    return Outcome(told, lambda: say("\n".join(map(str, written))))
 
 
 def _read_record(path: Path | None, file: Path) -> dict[str, Any]:
     """The record given, or the one beside the file, or nothing."""
-    if path is None and not file.with_suffix(".json").exists():
+    if path is None and not file.with_suffix(".json").is_file():
         return {}
     path = path or file.with_suffix(".json")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not the JSON that `pocketbayes compress` writes ({error}).") from error
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not isinstance(found.get("settings", {}), dict):
         raise ValueError(f"{path}: not the JSON that `pocketbayes compress` writes.")
     return found
 
 
-def _before(given: Path | None, noted: str | None, card: Card) -> nn.Module | None:
-    """The plain network that the file came from; one that the record notes may be gone, one that is given may not."""
-    path = given if given is not None else Path(noted) if noted is not None and Path(noted).exists() else None
-    if path is None or is_pocket(path):
+def _completed(given: ReportOptions, used: dict[str, Any]) -> ReportOptions:
+    """What was not given, from the settings that the record notes: texts and numbers, and no code."""
+    noted = {name: str(used[name]) for name in ("data", "ood", "folder", "weights") if used.get(name)}
+    for name in ("data", "ood"):
+        if getattr(given, name) is None and is_path_to_function(noted.get(name, "")):
+            raise typer.BadParameter(
+                f"the record names the function {noted[name]!r} for --{name}, and a record is not run. "
+                f"If you trust that code, name it yourself: --{name} {noted[name]}"
+            )
+    size, targets = used.get("image_size"), used.get("targets")
+    weights = Path(noted["weights"]) if "weights" in noted else None
+    return replace(
+        given,
+        data=given.data or noted.get("data"),
+        ood=given.ood or noted.get("ood"),
+        folder=given.folder or (Path(noted["folder"]) if "folder" in noted else None),
+        image_size=given.image_size or (image_size(str(size)) if size else None),
+        targets=targets if given.targets == 1 and type(targets) is int else given.targets,
+        weights=given.weights or (weights if weights is not None and weights.is_file() else None),
+    )
+
+
+def _before(given: ReportOptions) -> nn.Module | None:
+    """The plain network that the file came from: the file's network with the weights to compare with."""
+    from pocketbayes.artifact.predictor import open_network
+    from pocketbayes.artifact.weights import is_pocket, load_weights
+
+    if given.weights is None or is_pocket(given.weights):
         return None
-    network = build(str(card.net), card.args)
-    load_weights(network, path)
+    network = open_network(given.file, given_net(given.net))
+    load_weights(network, given.weights)
     return network.eval()

@@ -4,161 +4,161 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pocketbayes.cli import options as o
-from pocketbayes.cli.card import Card, card_of
-from pocketbayes.cli.datasets import Data, divided, requested, training_batches
-from pocketbayes.cli.entry import Interrupted, app, examples
-from pocketbayes.cli.network import arguments_for, build, builder, load_weights
-from pocketbayes.cli.output import columns_table, console, emit, finite, say
-from pocketbayes.cli.plans import needed, prior_from, sigma_from
+from pocketbayes.cli.datasets import Data, divided, training_batches
+from pocketbayes.cli.entry import Outcome, command
+from pocketbayes.cli.network import builder, require_takes, target_spread
+from pocketbayes.cli.options import NETWORK, Made, Seeded, prior_from, sigma_from
+from pocketbayes.cli.output import columns_table, console, finite, say
 from pocketbayes.cli.record import epochs as history_of
-from pocketbayes.cli.record import facts, settings_of
-from pocketbayes.cli.scores import ask, choose_threshold, score, target_spread
-from pocketbayes.cli.workbench import Workbench, digest
+from pocketbayes.cli.record import facts
+from pocketbayes.cli.settings import option, required
 from pocketbayes.runs.files import require_writable, write_atomically
+from pocketbayes.runs.workbench import Workbench, digest
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from pocketbayes.artifact.card import Card
+    from pocketbayes.artifact.predictor import Predictor
     from pocketbayes.data import DataSet
     from pocketbayes.likelihood import Likelihood
+    from pocketbayes.posterior.priors import GaussianPrior, InitialSigma
     from pocketbayes.training.history import History
 
+BAYESIAN = "Bayesian"
 _OUTSIDE = {"out", "folder", "test_samples", "max_risk"}  # may change in a resumed run
 
 
-@app.command(
-    epilog=examples(
-        "train --net lenet --data mnist --epochs 10 --out lenet.safetensors",
-        "train --net mymodel:net --weights net.safetensors --data my.npz --bayesian --temperature 0.1 --out net.pocket",
-        "train --net mlp:50,50 --data energy.csv --targets 2 --epochs 200 --out energy.safetensors",
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(Made, Seeded):
+    """Those of `train`."""
+
+    net: str = required(
+        "package.module:function that builds the network, or a name: digits_net, lenet, resnet20, resnet32, resnet44, "
+        "resnet56, mlp:64,64 (hidden widths).",
+        "NET",
+        panel=NETWORK,
     )
+    weights: Path | None = option(None, "Weights to start from.", "FILE", panel=NETWORK)
+    epochs: int = option(20, "Passes over the training data.", min=1)
+    lr: float = option(1e-3, "Learning rate of Adam, with a cosine.", min=0.0)
+    clip: float | None = option(None, "Largest norm of the gradient.", min=0.0)
+    patience: int | None = option(None, "Stop after so many epochs without a better NLL.", min=1)
+    prior: GaussianPrior | None = option(
+        None,
+        "Standard deviation of the weights' prior: 0.2, fan-in, fan-in:GAIN, or pretrained:0.1 around the given "
+        "weights. By default fan-in with --bayesian, and none without.",
+        "PRIOR",
+        parse=prior_from,
+    )
+    bayesian: bool = option(False, "Train a posterior; write a pocket file.", panel=BAYESIAN)
+    temperature: float = option(1.0, "Weight of the KL; 1 is the ELBO.", min=0.0, panel=BAYESIAN)
+    anneal: float = option(
+        0.3, "Fraction of the steps in which the temperature rises.", min=0.0, max=1.0, panel=BAYESIAN
+    )
+    sigma: InitialSigma = option(
+        "relative:0.1",
+        "Where the sigmas start: relative:0.1 to the weights, fan-in:GAIN, or a number.",
+        "SIGMA",
+        panel=BAYESIAN,
+        parse=sigma_from,
+    )
+    rho_lr: float | None = option(None, "Learning rate of rho; 10 lr by default.", min=0.0, panel=BAYESIAN)
+    samples: int = option(1, "Draws a step.", min=1, panel=BAYESIAN)
+
+
+@command(
+    "train --net lenet --data mnist --epochs 10 --out lenet.safetensors",
+    "train --net mymodel:net --weights net.safetensors --data my.npz --bayesian --temperature 0.1 --out net.pocket",
+    "train --net mlp:50,50 --data energy.csv --targets 2 --epochs 200 --out energy.safetensors",
+    resumable=True,
 )
-def train(
-    context: typer.Context,
-    net: o.Net = None,
-    data: o.Data = None,
-    out: o.Out = None,
-    weights: o.Weights = None,
-    epochs: o.Epochs = 20,
-    lr: o.Lr = 1e-3,
-    clip: o.Clip = None,
-    patience: o.Patience = None,
-    prior: o.Prior = None,
-    bayesian: o.Bayesian = False,
-    beta: o.Beta = 1.0,
-    anneal: o.KlAnneal = 0.3,
-    sigma: o.Sigma = "relative:0.1",
-    rho_lr: o.OwnRhoLr = None,
-    samples: o.TrainingSamples = 1,
-    folder: o.Folder = None,
-    batch_size: o.BatchSize = 128,
-    validation: o.Validation = 0.1,
-    augment: o.Augment = False,
-    mean: o.Mean = None,
-    std: o.Std = None,
-    image_size: o.ImageSize = None,
-    targets: o.Targets = 1,
-    max_risk: o.MaxRisk = None,
-    test_samples: o.TestSamples = 30,
-    restart: o.Restart = False,
-    seed: o.Seed = 0,
-    config: o.Config = None,
-    as_json: o.AsJson = False,
-    debug: o.Debug = False,
-) -> None:
+def train(given: TrainOptions) -> Outcome:
     """Train a network, or with --bayesian its posterior.
 
     The epoch with the best validation NLL is kept. Interrupted, the same command goes on where it was.
     """
-    try:
-        record = _run(context)
-    except KeyboardInterrupt as interruption:
-        raise Interrupted("Run the same command again to go on.") from interruption
-    if as_json:
-        emit(record)
-        return
+    record = _run(given)
+    return Outcome(record, lambda: _show(record))
+
+
+def _show(record: dict[str, Any]) -> None:
     title = f"{record['test']['examples']:,} test examples"
     console().print(columns_table(title, {"trained": record["test"]["after"]}))
     say(f"{record['file']}: {record['bytes']:,} bytes")
 
 
-def _run(context: typer.Context) -> dict[str, Any]:
-    given = context.params
-    out, net = _output(given), needed(given, "net", "package.module:function or a name")
-    named = ("folder", "mean", "std", "image_size", "targets")
-    data = Data(requested(given["data"], **{name: given[name] for name in named}))
-    function = builder(net)
+def _run(given: TrainOptions) -> dict[str, Any]:
+    from pocketbayes import nets
+    from pocketbayes.artifact.card import card_of
+
+    out, data, function = _output(given), Data(given.data, given), builder(given.net)
     require_writable(out)
-    train, validation = divided(data, given["validation"], given["seed"])
-    card = card_of(net, arguments_for(function, train), train)
+    train, validation = divided(data, given, given.seed)
+    card = card_of(given.net, nets.taken(function, nets.facts_of(train.shape, train.num_outputs)), train)
     if card.classes is None:
         card = card._replace(sigma=target_spread(train))
-    model, likelihood = _start(given, card), card.likelihood()
-    settings = {k: v for k, v in settings_of(given).items() if k not in _OUTSIDE}
-    if given["weights"] is not None:
-        settings["digest of the weights"] = digest(given["weights"])
-    bench = Workbench(out.with_name(f"{out.name}.checkpoints"), settings, restart=given["restart"])
+    model, likelihood = _start(given, card, train), card.likelihood()
+    settings = {k: v for k, v in given.call.options.items() if k not in _OUTSIDE}
+    if given.weights is not None:
+        settings["digest of the weights"] = digest(given.weights)
+    bench = Workbench(out.with_name(f"{out.name}.checkpoints"), settings, restart=given.restart)
     started = time.monotonic()
     history = _fit(given, model, likelihood, train, validation, bench.folder / "fit.safetensors")
     seconds = time.monotonic() - started
-    card = _finished(given, model, card, likelihood, validation)
-    _save(out, model, card, bayesian=given["bayesian"])
-    scores = score(
-        model,
-        data.test,
-        card.likelihood(),
-        samples=given["test_samples"],
-        seed=given["seed"],
-        unsure=card.unsure,
-    )
+    trained = _finished(given, model, card, likelihood, validation)
+    _save(out, trained, bayesian=given.bayesian)
+    draws = {"samples": given.test_samples, "seed": given.seed}
+    scores = trained.evaluate(data.test.x, data.test.y, progress=True, **draws)
     bench.clear()
     return {
-        **facts(context),
+        **facts(given.call),
         "file": str(out),
         "bytes": out.stat().st_size,
         "seconds": seconds,
         "best_epoch": history.best_epoch,
         "histories": {"train": history_of(history)},
-        "test": {"examples": len(data.test), "samples": given["test_samples"], "after": scores},
+        "test": {"examples": len(data.test), "samples": given.test_samples, "after": scores},
     }
 
 
-def _output(given: dict[str, Any]) -> Path:
+def _output(given: TrainOptions) -> Path:
     """The file to write, with the suffix of its kind."""
-    suffix = ".pocket" if given["bayesian"] else ".safetensors"
-    out: Path = needed(given, "out", f"the {suffix} file to write")
+    out, suffix = given.out, ".pocket" if given.bayesian else ".safetensors"
     if out.suffix in (".pocket", ".safetensors") and out.suffix != suffix:
         raise typer.BadParameter(
-            f"--out {out}: {'with' if given['bayesian'] else 'without'} --bayesian it is {suffix}"
+            f"--out {out}: {'with' if given.bayesian else 'without'} --bayesian it is {suffix}"
         )
     return out if out.suffix == suffix else out.with_name(out.name + suffix)
 
 
-def _start(given: dict[str, Any], card: Card) -> nn.Module:
+def _start(given: TrainOptions, card: Card, data: DataSet) -> nn.Module:
     """The network: new from the seed, or with given weights; made Bayesian if asked for."""
+    from pocketbayes.artifact.weights import load_weights
     from pocketbayes.posterior.convert import bayesianize
     from pocketbayes.prediction.layout import prefer_channels_last
     from pocketbayes.runs import randomness
 
     with randomness.forked():
-        randomness.seed_all(given["seed"])
-        model = build(str(card.net), card.args)
-    if given["weights"] is not None:
-        load_weights(model, given["weights"])
+        randomness.seed_all(given.seed)
+        model = builder(given.net)(**card.args)
+    if given.weights is not None:
+        load_weights(model, given.weights)
+    require_takes(model, given.net, data)
     prefer_channels_last(model, card.shape)
-    if given["bayesian"]:
-        bayesianize(model, prior=prior_from(given["prior"] or "fan-in"), sigma=sigma_from(given["sigma"]))
+    if given.bayesian:
+        bayesianize(model, prior=given.prior or prior_from("fan-in"), sigma=given.sigma)
     return model
 
 
 def _fit(
-    given: dict[str, Any],
+    given: TrainOptions,
     model: nn.Module,
     likelihood: Likelihood,
     train: DataSet,
@@ -167,39 +167,51 @@ def _fit(
 ) -> History:
     from pocketbayes.training.fit import fit, fit_map
 
-    loader = training_batches(train, given["batch_size"], given["augment"])
-    common: dict[str, Any] = {name: given[name] for name in ("epochs", "lr", "patience", "seed")}
-    common |= {"likelihood": likelihood, "clip": given["clip"] or None, "checkpoint": checkpoint}
+    loader = training_batches(train, given)
+    common: dict[str, Any] = {name: getattr(given, name) for name in ("epochs", "lr", "patience", "seed")}
+    common |= {"likelihood": likelihood, "clip": given.clip or None, "checkpoint": checkpoint}
     common["validation"] = None if validation is None else validation.batches(256)
-    if given["bayesian"]:
-        own = {name: given[name] for name in ("beta", "anneal", "rho_lr", "samples")}
-        return fit(model, loader, **common, **own)
-    prior = None if given["prior"] is None else prior_from(given["prior"])
-    return fit_map(model, loader, prior=prior, **common)
+    if not given.bayesian:
+        return fit_map(model, loader, prior=given.prior, **common)
+    return fit(
+        model,
+        loader,
+        temperature=given.temperature,
+        anneal=given.anneal,
+        rho_lr=given.rho_lr,
+        samples=given.samples,
+        **common,
+    )
 
 
 def _finished(
-    given: dict[str, Any], model: nn.Module, card: Card, likelihood: Likelihood, validation: DataSet | None
-) -> Card:
-    """The card with the noise that was learned, or with the threshold of "not sure"."""
+    given: TrainOptions, model: nn.Module, card: Card, likelihood: Likelihood, validation: DataSet | None
+) -> Predictor:
+    """The trained network with the noise that was learned, or with the threshold of "not sure"."""
+    from pocketbayes.artifact.predictor import ClassAnswers, Predictor
     from pocketbayes.likelihood import Homoscedastic
+    from pocketbayes.prediction.threshold import choose_threshold
 
+    trained = Predictor(model=model, card=card)
     if isinstance(likelihood, Homoscedastic):
-        return card._replace(sigma=float(f"{likelihood.sigma.item():.4g}"))
+        return replace(trained, card=card._replace(sigma=float(f"{likelihood.sigma.item():.4g}")))
     if validation is None:
-        return card
-    answer = ask(model, validation, samples=given["test_samples"], seed=given["seed"])
-    return card._replace(unsure=choose_threshold(answer, validation.y, given["max_risk"]))
+        return trained
+    answer = trained.predict(validation.x, samples=given.test_samples, seed=given.seed, progress=True)
+    assert isinstance(answer, ClassAnswers)
+    threshold = choose_threshold(answer, validation.y, given.max_risk)
+    return replace(trained, card=card._replace(unsure=threshold))
 
 
-def _save(out: Path, model: nn.Module, card: Card, *, bayesian: bool) -> None:
+def _save(out: Path, trained: Predictor, *, bayesian: bool) -> None:
     """The posterior with its priors as a pocket file, or the plain weights as safetensors; both with the card."""
     from safetensors.torch import save as to_bytes
 
     from pocketbayes.artifact.store import save
 
+    model, metadata = trained.model, trained.card.metadata()
     if bayesian:
-        save(model, out, priors=True, metadata=card.metadata())
+        save(model, out, priors=True, metadata=metadata)
         return
     state = {name: t.contiguous().clone() for name, t in model.state_dict().items()}
-    write_atomically(out, to_bytes(state, metadata={"pocketbayes": json.dumps(finite(card.metadata()))}))
+    write_atomically(out, to_bytes(state, metadata={"pocketbayes": json.dumps(finite(metadata))}))

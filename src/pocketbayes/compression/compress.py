@@ -1,10 +1,10 @@
 """`compress`: from a network and a budget to a pocket file.  Only this file knows the order of the stages.
 
-posterior   widths from the data (a diagonal Laplace posterior), trained on the ELBO
-sharing     training that alternates with re-assignment, steered to the budget
-fine-tune   labels fixed, the codebook and everything else trained on, where that helps
-calibration one factor on all widths, by validation NLL, where the plan asks for it
-file        written, read back, counted
+posterior    sigmas from the data (a diagonal Laplace posterior), then training on the ELBO where the plan asks for it
+sharing      training that alternates with new labels, steered to the budget
+fine-tuning  labels frozen, the codebook and everything else trained on, where that helps
+calibration  one factor on all sigmas, by validation NLL, where the plan asks for it
+file         written, read back, counted
 """
 
 from __future__ import annotations
@@ -14,75 +14,42 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
 from pocketbayes.artifact import Encoded, Precision, encode
-from pocketbayes.artifact.store import Saved, save, to_pocket
+from pocketbayes.artifact.store import save
+from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.plan import Budget, Plan
+from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.laplace import fisher_information, laplace_sigma
 from pocketbayes.posterior.priors import ZeroMean
+from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.calibrate import calibrate
-from pocketbayes.prediction.predict import evaluate
-from pocketbayes.runs.checkpoint import claim, fingerprint, load_checkpoint, save_checkpoint
+from pocketbayes.prediction.evaluate import evaluate
+from pocketbayes.runs.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from pocketbayes.runs.files import require_writable
+from pocketbayes.runs.resume import Claim, claimed
 from pocketbayes.sharing.latent import make_latent
 from pocketbayes.sharing.rate import Rate
-from pocketbayes.sharing.share import SharingReport, adopt, report_of, require_mean_field, share
+from pocketbayes.sharing.share import report_of, require_mean_field, share
 from pocketbayes.training.distillation import Distilled, several
 from pocketbayes.training.fit import fit
-from pocketbayes.training.history import History
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
+FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
 RESERVE = (
     256  # one in so many bytes, where labels cost more or less as fine-tuning moves the means around them
 )
-
-
-class Stage(NamedTuple):
-    """One stage: how long it took and what the validation data say after it."""
-
-    name: str
-    seconds: float
-    metrics: dict[str, float]
-    note: str
-
-
-@dataclass(kw_only=True)
-class CompressionReport:
-    """What `compress` did, stage by stage, and what came of it."""
-
-    stages: list[Stage] = field(default_factory=list)
-    histories: dict[str, History] = field(default_factory=dict)  # training curves, by stage
-    sharing: SharingReport | None = None
-    saved: Saved | None = None
-    plain_bytes: int = 0  # of the network's numbers in fp32
-
-    @property
-    def bytes(self) -> int:
-        assert self.saved is not None
-        return self.saved.total
-
-    def __str__(self) -> str:
-        lines = []
-        for stage in self.stages:
-            scores = "  ".join(
-                f"{k} {v:.4f}" for k, v in stage.metrics.items() if k in ("accuracy", "nll", "ece", "rmse")
-            )
-            lines.append(f"{stage.name:10s} {stage.seconds:7.1f} s  {scores}  {stage.note}".rstrip())
-        if self.sharing is not None:
-            lines.append(str(self.sharing))
-        if self.saved is not None:
-            lines.append(f"{self.saved}, {self.plain_bytes / self.saved.total:.1f} times smaller than fp32")
-        return "\n".join(lines)
 
 
 def compress(
@@ -91,7 +58,7 @@ def compress(
     *,
     path: str | os.PathLike[str],
     validation_loader: Iterable[Any] | None = None,
-    max_bytes: int | None = None,
+    max_bytes: int | str | None = None,
     max_accuracy_drop: float | None = None,
     max_nll_rise: float | None = None,
     plan: Plan = Plan(),
@@ -103,98 +70,145 @@ def compress(
     checkpoints: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> CompressionReport:
-    """A trained network, or a posterior, into a pocket file at `path` that keeps the budget; the model in place.
+    """A trained network, or a posterior, into a pocket file at `path` that keeps the budget.
+
+    The model is changed in place to what the file holds; if `compress` fails or is interrupted, it is left as it came.
 
     Args:
+        model: a plain network that is trained, or one that `bayesianize` converted.
+        train_loader: batches `(x, ..., y)`, or dicts with labels.
+        path: the file to write.
         validation_loader: data held out of training; needed for a budget of loss, and for the report's metrics.
-        max_bytes, max_accuracy_drop, max_nll_rise: the budget, exactly one of them.
+        max_bytes, max_accuracy_drop, max_nll_rise: the budget, exactly one of them: bytes (a number, or "90KB"),
+            a fraction of the examples, or nats.
+        plan: how to go about it.
         teacher: whose answers have `plan.distillation` of the targets, one network or several; the model by default.
+        likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
+            (output, target).
+        num_data: examples in the training set; told by the loader's data set where it has a length.
+        precision: digits of the numbers in the file that are not labels.
+        metadata: what else the file is to say, as JSON.
         checkpoints: a folder; killed and called again, `compress` goes on where it was.
+        progress: show bars on a terminal.
 
-    If it fails or is interrupted, the model is left as it came.
+    Returns:
+        What every stage took and gave, and the bytes of the file by section; printable.
+
+    Example:
+        >>> import tempfile, torch, pocketbayes as pb
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> net = torch.nn.Sequential(torch.nn.Linear(1, 100), torch.nn.ReLU(), torch.nn.Linear(100, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report = pb.compress(net, [(x, (x[:, 0] > 0).long())], path=f"{folder}/net.pocket", max_bytes="1KB")
+        >>> report.bytes <= 1000
+        True
     """
     budget = Budget(max_bytes=max_bytes, max_accuracy_drop=max_accuracy_drop, max_nll_rise=max_nll_rise)
-    if budget.max_bytes is None and validation_loader is None:
+    if budget.bytes is None and validation_loader is None:
         raise ValueError("compress: a budget of loss is judged on validation data. Pass validation_loader=.")
     if plan.calibrate and validation_loader is None:
-        raise ValueError("compress: widths are calibrated on validation data. Pass validation_loader=.")
+        raise ValueError("compress: sigmas are calibrated on validation data. Pass validation_loader=.")
     if teacher is not None and not plan.distillation:
-        raise ValueError("compress: the teacher has no share of the targets. Pass Plan(distillation=0.5).")
+        raise ValueError("compress: the teacher has no fraction of the targets. Pass Plan(distillation=0.5).")
     require_writable(path)
     model = unwrap(model)
+    teachers = several(model if teacher is None else teacher) if plan.distillation else []
+    likelihood = None if likelihood is None else as_likelihood(likelihood)
     job = _Job(
-        model,
-        train_loader,
-        validation_loader,
-        plan,
-        model if teacher is None else teacher,
-        likelihood,
-        num_data,
-        precision,
-        metadata,
-        checkpoints,
-        progress,
+        model=model,
+        train_loader=train_loader,
+        lessons=_lessons(train_loader, teachers, plan, likelihood),
+        validation_loader=validation_loader,
+        budget=budget,
+        plan=plan,
+        likelihood=likelihood,
+        num_data=num_data if num_data is not None else count_examples(train_loader),
+        precision=precision,
+        metadata=metadata,
+        progress=progress,
     )
     before = copy.deepcopy(model)
-    try:
-        job.run(budget, path)
-    except BaseException:
-        adopt(model, before)
-        raise
-    return job.report
+    with _claimed(checkpoints, job, teachers) as claim:
+        stages = _Stages(job, claim)
+        try:
+            stages.run(path)
+        except BaseException:
+            adopt(model, before)
+            raise
+    return stages.report
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Job:
-    """One run of `compress`."""
+    """What there is to do."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        train_loader: Iterable[Any],
-        validation_loader: Iterable[Any] | None,
-        plan: Plan,
-        teacher: nn.Module | Sequence[nn.Module],
-        likelihood: Likelihood | Callable[[Any, Any], Tensor] | None,
-        num_data: int | None,
-        precision: Precision,
-        metadata: Mapping[str, Any] | None,
-        checkpoints: str | os.PathLike[str] | None,
-        progress: bool,
-    ) -> None:
-        self.model, self.train_loader, self.validation_loader = model, train_loader, validation_loader
-        self.plan, self.precision, self.metadata, self.progress = plan, precision, metadata, progress
-        self.likelihood = None if likelihood is None else as_likelihood(likelihood)
-        self.num_data = num_data if num_data is not None else count_examples(train_loader)
-        self.teachers = several(teacher) if plan.distillation else []
-        self.lessons = train_loader  # to train on; perhaps with a teacher's answers
-        if share := plan.distillation:
-            self.lessons = Distilled(train_loader, teacher, share=share, likelihood=self.likelihood)
-        self.folder = None if checkpoints is None else Path(checkpoints)
-        self.checkpoints: list[Path] = []  # our own files in it; others may be there too
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        numbers = sum(p.numel() for p in model.parameters()) + sum(b.numel() for b in model.buffers())
-        self.report = CompressionReport(plain_bytes=4 * numbers)
+    model: nn.Module
+    train_loader: Iterable[Any]
+    lessons: Iterable[Any]  # the same batches, perhaps with a teacher's answers
+    validation_loader: Iterable[Any] | None
+    budget: Budget
+    plan: Plan
+    likelihood: Likelihood | None
+    num_data: int
+    precision: Precision
+    metadata: Mapping[str, Any] | None
+    progress: bool
+
+
+def _lessons(
+    loader: Iterable[Any], teachers: list[nn.Module], plan: Plan, likelihood: Likelihood | None
+) -> Iterable[Any]:
+    if not teachers:
+        return loader
+    return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood)
+
+
+def _claimed(
+    folder: str | os.PathLike[str] | None, job: _Job, teachers: list[nn.Module]
+) -> AbstractContextManager[Claim | None]:
+    """The folder of checkpoints, this run's alone; None without one."""
+    if folder is None:
+        return nullcontext()
+    settings = {**asdict(job.plan), **asdict(job.budget), "precision": job.precision}
+    facts = {
+        **{name: repr(value) for name, value in settings.items()},
+        "the number of data": repr(job.num_data),
+        "the network": fingerprint(job.model),
+        "the teacher": " ".join(map(fingerprint, teachers)),
+    }
+    advice = (
+        "Call compress with the same network and arguments to go on, or give another folder to start afresh."
+    )
+    return claimed(Path(folder), facts, advice=advice)
+
+
+class _Stages:
+    """One run of `compress`, stage by stage."""
+
+    def __init__(self, job: _Job, claim: Claim | None) -> None:
+        self.job, self.claim = job, claim
+        tensors = (*job.model.parameters(), *job.model.buffers())
+        self.report = CompressionReport(plain_bytes=4 * sum(t.numel() for t in tensors))
         self.distortion = 0.0  # of the last sharing, nats of free energy
 
-    def run(self, budget: Budget, path: str | os.PathLike[str]) -> None:
+    def run(self, path: str | os.PathLike[str]) -> None:
         """All stages, in order."""
-        self.claim(budget)
+        job = self.job
         metrics = self.measure("start")
-        if budget.max_accuracy_drop is not None and "accuracy" not in metrics:
+        if job.budget.max_accuracy_drop is not None and "accuracy" not in metrics:
             raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
         self.find_posterior()
-        if budget.max_bytes is not None:
-            self.share_within(budget.max_bytes, "sharing")
+        if job.budget.bytes is not None:
+            self.share_within(job.budget.bytes, "sharing")
         else:
-            self.search(budget)
+            self.search()
         started = time.monotonic()
-        self.report.saved = save(self.model, path, precision=self.precision, metadata=self.metadata)
-        self.report.sharing = replace(report_of(self.model, "rate"), distortion=self.distortion)
+        saved = save(job.model, path, precision=job.precision, metadata=job.metadata)
+        self.report.saved = saved
+        self.report.sharing = replace(report_of(job.model, "rate"), distortion=self.distortion)
         self.report.stages.append(
-            Stage("file", time.monotonic() - started, {}, f"{self.report.saved.total:,} bytes")
+            StageReport("file", time.monotonic() - started, {}, f"{saved.total:,} bytes")
         )
-        self.forget()
 
     # --- stages --------------------------------------------------------------------------------------------------
 
@@ -202,59 +216,60 @@ class _Job:
         """Validation metrics of the model as it is, noted in the report."""
         seconds = 0.0 if started is None else time.monotonic() - started
         metrics: dict[str, float] = {}
-        if self.validation_loader is not None:
+        if self.job.validation_loader is not None:
             metrics = dict(
                 evaluate(
-                    self.model,
-                    self.validation_loader,
-                    likelihood=self.likelihood,
-                    samples=self.plan.samples,
-                    seed=self.plan.seed,
+                    self.job.model,
+                    self.job.validation_loader,
+                    likelihood=self.job.likelihood,
+                    samples=self.job.plan.samples,
+                    seed=self.job.plan.seed,
                 )
             )
-        self.report.stages.append(Stage(name, seconds, metrics, note))
+        self.report.stages.append(StageReport(name, seconds, metrics, note))
         return metrics
 
     def find_posterior(self) -> None:
         """Stage 1: a posterior for a plain network; a Bayesian model brings its own."""
-        started, plan = time.monotonic(), self.plan
-        if not stochastic_weights(self.model):
+        started, plan = time.monotonic(), self.job.plan
+        if not stochastic_weights(self.job.model):
             prior, kept = ZeroMean(plan.prior), self._checkpoint("posterior")
             if kept is not None and kept.exists():
-                bayesianize(self.model, prior=prior)
-                self.model.load_state_dict(load_checkpoint(kept))
+                state = load_checkpoint(kept)
+                bayesianize(self.job.model, prior=prior)
+                self.job.model.load_state_dict(state)
             else:
                 fisher = fisher_information(
-                    self.model,
-                    self.train_loader,
-                    likelihood=self.likelihood,
+                    self.job.model,
+                    self.job.train_loader,
+                    likelihood=self.job.likelihood,
                     batches=plan.fisher_batches,
                     seed=plan.seed,
-                    progress=self.progress,
+                    progress=self.job.progress,
                 )
                 sigma = laplace_sigma(
-                    self.model, fisher, self.num_data, prior=plan.prior, temperature=plan.temperature
+                    self.job.model, fisher, self.job.num_data, prior=plan.prior, temperature=plan.temperature
                 )
-                bayesianize(self.model, prior=prior, sigma=sigma)
+                bayesianize(self.job.model, prior=prior, sigma=sigma)
                 if kept is not None:
-                    save_checkpoint(kept, dict(self.model.state_dict()))
-        require_mean_field(self.model)
+                    save_checkpoint(kept, dict(self.job.model.state_dict()))
+        require_mean_field(self.job.model)
         if plan.posterior_epochs:
             self._fit("posterior-fit", epochs=plan.posterior_epochs, lr=plan.lr, rho_lr=10 * plan.lr)
         self.measure("posterior", started)
 
     def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
         """Stages 2 and 3: alternate to `max_bytes`, then fine-tune."""
-        started, plan = time.monotonic(), self.plan
+        started, plan = time.monotonic(), self.job.plan
         smallest = self._smallest()
         if max_bytes < smallest:
             raise ValueError(
                 f"max_bytes={max_bytes:,} cannot be met: with a single component, all that is not a label takes "
                 f"{smallest:,} bytes. Ask for more, or lower the precision of the deterministic tensors."
             )
-        make_latent(self.model, plan.components)
+        make_latent(self.job.model, plan.components)
         steering = Steering(
-            self.model,
+            self.job.model,
             Rate(components=plan.components),
             max_bytes=max_bytes,
             smallest=smallest,
@@ -269,73 +284,76 @@ class _Job:
             self._finetune(max_bytes, f"{name}-finetune", shared)
         if plan.calibrate:
             started = time.monotonic()
-            assert self.validation_loader is not None
+            assert self.job.validation_loader is not None
             found = calibrate(
-                self.model,
-                self.validation_loader,
-                likelihood=self.likelihood,
+                self.job.model,
+                self.job.validation_loader,
+                likelihood=self.job.likelihood,
                 samples=plan.samples,
                 seed=plan.seed,
-                progress=self.progress,
+                progress=self.job.progress,
             )
-            self.measure("calibration", started, f"widths times {found.factor:.3f}")
+            self.measure("calibration", started, f"sigmas times {found.factor:.3f}")
         return self.report.stages[-1].metrics
 
     def _finetune(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
         """Stage 3: train all but the labels; taken back if validation data prefer what was before, or if it outgrows
         the budget.
         """
-        started, plan = time.monotonic(), self.plan
-        model, likelihood = copy.deepcopy((self.model, self.likelihood))
-        settings = {"lr": plan.finetune_lr, "rho_lr": plan.finetune_lr, "validation": self.validation_loader}
+        started, plan = time.monotonic(), self.job.plan
+        model, likelihood = copy.deepcopy((self.job.model, self.job.likelihood))
+        settings = {
+            "lr": plan.finetune_lr,
+            "rho_lr": plan.finetune_lr,
+            "validation": self.job.validation_loader,
+        }
         self._fit(name, epochs=plan.finetune_epochs, **settings)
-        after, size = self.measure("fine-tuning", started), self.size_of(self.model)
+        after, size = self.measure("fine-tuning", started), self.size_of(self.job.model)
         why = ""
         if size > max_bytes:
             why = f"taken back: {size:,} bytes"
         elif after and after["nll"] > before["nll"]:
             why = f"taken back: nll {after['nll']:.4f}"
         if why:
-            adopt(self.model, model)
-            if self.likelihood is not None and likelihood is not None:
-                self.likelihood.load_state_dict(likelihood.state_dict())
+            adopt(self.job.model, model)
+            if self.job.likelihood is not None and likelihood is not None:
+                self.job.likelihood.load_state_dict(likelihood.state_dict())
             self.report.stages[-1] = self.report.stages[-1]._replace(metrics=before, note=why)
 
-    def search(self, budget: Budget) -> None:
+    def search(self) -> None:
         """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
         before = self.report.stages[0].metrics
-        posterior = copy.deepcopy(self.model)
+        posterior = copy.deepcopy(self.job.model)
         weights = sum(s.moments.mu.numel() for s in stochastic_weights(posterior))
         low, high = math.log(self._smallest()), math.log(self._smallest() + weights * MOST_BITS / 8)
-        size, best = math.log(self._smallest() + weights * 3.0 / 8), None
+        size, best = math.log(self._smallest() + weights * FIRST_BITS / 8), None
         losses, distortion = list[str](), 0.0
-        for number in range(self.plan.tries):
-            adopt(self.model, copy.deepcopy(posterior))
+        for number in range(self.job.plan.tries):
+            adopt(self.job.model, copy.deepcopy(posterior))
             metrics = self.share_within(int(math.exp(size)), f"try {number + 1}")
-            scores = ", ".join(f"{k} {v:.4f}" for k, v in metrics.items() if k in ("accuracy", "nll"))
-            losses.append(f"{int(math.exp(size)):,} bytes: {scores}")
-            if budget.kept(before, metrics):
-                best, high, distortion = copy.deepcopy(self.model), size, self.distortion
+            losses.append(f"{int(math.exp(size)):,} bytes: {told(metrics)}")
+            if self.job.budget.kept(before, metrics):
+                best, high, distortion = copy.deepcopy(self.job.model), size, self.distortion
             else:
                 low = size
             size = (low + high) / 2
         if best is None:
             raise ValueError(
-                f"the budget cannot be met in {self.plan.tries} tries. Reached: {'; '.join(losses)}."
+                f"the budget cannot be met in {self.job.plan.tries} tries. Reached: {'; '.join(losses)}."
             )
-        adopt(self.model, best)
+        adopt(self.job.model, best)
         self.distortion = distortion
 
     # --- small things --------------------------------------------------------------------------------------------
 
     def _smallest(self) -> int:
         """Bytes of the file when every weight shares one component: all but the labels."""
-        trial = copy.deepcopy(self.model)
+        trial = copy.deepcopy(self.job.model)
         share(trial, ONE_COMPONENT)
         return self.size_of(trial)
 
     def encoded(self, model: nn.Module) -> Encoded:
-        return encode(to_pocket(model, precision=self.precision, metadata=self.metadata))
+        return encode(to_pocket(model, precision=self.job.precision, metadata=self.job.metadata))
 
     def size_of(self, model: nn.Module) -> int:
         return len(self.encoded(model).data)
@@ -344,7 +362,11 @@ class _Job:
         """Bytes of the file when all training is done, nearly: norms count their batches, and long numbers take more
         bytes; codes of labels follow the means.
         """
-        left = self.plan.finetune_epochs * len(self.lessons) if isinstance(self.lessons, Sized) else 0
+        left = (
+            self.job.plan.finetune_epochs * len(self.job.lessons)
+            if isinstance(self.job.lessons, Sized)
+            else 0
+        )
         for norm in (m for m in twin.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)):
             if norm.num_batches_tracked is not None:
                 norm.num_batches_tracked += left
@@ -353,42 +375,19 @@ class _Job:
 
     def _fit(self, name: str, **settings: Any) -> None:
         self.report.histories[name] = fit(
-            self.model,
-            self.lessons,
-            likelihood=self.likelihood,
-            num_data=self.num_data,
-            temperature=self.plan.temperature,
+            self.job.model,
+            self.job.lessons,
+            likelihood=self.job.likelihood,
+            num_data=self.job.num_data,
+            temperature=self.job.plan.temperature,
             anneal=0.0,
-            seed=self.plan.seed,
-            validation_samples=self.plan.samples,
+            seed=self.job.plan.seed,
+            validation_samples=self.job.plan.samples,
             checkpoint=self._checkpoint(name),
-            progress=self.progress,
+            progress=self.job.progress,
             **settings,
         )
 
     def _checkpoint(self, name: str) -> Path | None:
         """That stage's file."""
-        if self.folder is None:
-            return None
-        self.checkpoints.append(self.folder / f"{name}.safetensors")
-        return self.checkpoints[-1]
-
-    def claim(self, budget: Budget) -> None:
-        """Note whose checkpoints are in the folder, or refuse those of another run."""
-        if self.folder is None:
-            return
-        file = self.folder / "run.json"
-        self.checkpoints.append(file)
-        settings = {**asdict(self.plan), **asdict(budget), "precision": self.precision}
-        ours = {
-            **{name: repr(value) for name, value in settings.items()},
-            "the number of data": repr(self.num_data),
-            "the network": fingerprint(self.model),
-            "the teacher": " ".join(map(fingerprint, self.teachers)),
-        }
-        claim(file, ours)
-
-    def forget(self) -> None:
-        """The work is done and in its file: the checkpoints go."""
-        for file in self.checkpoints:
-            file.unlink(missing_ok=True)
+        return None if self.claim is None else self.claim.checkpoint(name)

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from numbers import Integral
 
-from pocketbayes.posterior.priors import FanIn, Scale
+from pocketbayes.compression.size import bytes_of
+from pocketbayes.posterior.scales import FanIn, Scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What the user asks for: a size, or the largest loss on validation data."""
+    """What the user asks for: a size, or the largest loss on validation data; exactly one of them.
 
-    max_bytes: int | None = None
-    max_accuracy_drop: float | None = None  # a fraction: 0.01 is one point
-    max_nll_rise: float | None = None  # nats
+    Args:
+        max_bytes: size of the file: 90000, "90KB", "88KiB".
+        max_accuracy_drop: loss of validation accuracy, a fraction: 0.01 is one point.
+        max_nll_rise: rise of validation NLL, in nats.
+    """
+
+    max_bytes: int | str | None = None
+    max_accuracy_drop: float | None = None
+    max_nll_rise: float | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name, value in asdict(self).items() if value is not None]
+        given = {name: value for name, value in asdict(self).items() if value is not None}
         if len(given) != 1:
             raise ValueError(
-                f"compress needs exactly one of max_bytes, max_accuracy_drop, max_nll_rise; got {given or 'none'}."
+                "compress needs exactly one of max_bytes, max_accuracy_drop, max_nll_rise; "
+                f"got {list(given) or 'none'}."
             )
-        if asdict(self)[given[0]] < 0 or self.max_bytes == 0:
-            raise ValueError(f"compress: {given[0]} must be positive, got {asdict(self)[given[0]]}.")
+        if isinstance(self.max_bytes, str):
+            object.__setattr__(self, "max_bytes", bytes_of(self.max_bytes))
+        elif self.max_bytes is not None:
+            _require_whole("max_bytes", self.max_bytes, 1)
+        else:
+            _require_number(*given.popitem())
+
+    @property
+    def bytes(self) -> int | None:
+        return self.max_bytes if isinstance(self.max_bytes, int) else None
 
     def kept(self, before: Mapping[str, float], after: Mapping[str, float]) -> bool:
         """Whether the loss from `before` to `after` is within the budget."""
@@ -35,31 +53,75 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How `compress` works; the defaults suit a trained network."""
+    """How `compress` works; the defaults suit a trained network.
 
-    temperature: float = 0.1  # of the posterior: the weight of the KL in training, and its widths squared
+    Args:
+        temperature: of the posterior: the weight of the KL in training, and the factor on the Laplace variances.
+        prior: standard deviation of the zero-mean prior that a plain network gets: a number, or `FanIn(gain)`.
+        fisher_batches: training batches that the Fisher information is averaged over; None for all.
+        posterior_epochs: epochs of training on the ELBO before sharing.
+        epochs: epochs of training that alternates with new labels.
+        finetune_epochs: epochs of training with frozen labels; kept only where validation data prefer it.
+        lr: learning rate of means and deterministic parameters before labels are frozen.
+        rho_lr: learning rate of the latent rhos while labels change; 0 keeps the Laplace sigmas.
+        finetune_lr: learning rate of everything once labels are frozen.
+        distillation: the teacher's fraction of the targets, from 0 to 1; classes only.
+        calibrate: at the end, multiply all sigmas by the factor that validation NLL prefers.
+        renew_every: training steps from one renewal of the labels to the next; more is faster, and worse.
+        anneal: the fraction of the steps in which lambda rises to its value.
+        components: the most components that the codebook may have.
+        tries: trainings in the search for `max_accuracy_drop` and `max_nll_rise`.
+        samples: draws in validation.
+        seed: of all random numbers.
+
+    Example:
+        >>> import pocketbayes as pb
+        >>> pb.Plan(epochs=8, temperature=0.01).finetune_epochs
+        1
+        >>> pb.Plan(epochs=1.5)
+        Traceback (most recent call last):
+        ValueError: compress: epochs must be a whole number, at least 1, got 1.5.
+    """
+
+    temperature: float = 0.1
     prior: Scale = FanIn(1.0)
     fisher_batches: int | None = 200
-    posterior_epochs: int = 0  # of training on the ELBO before sharing
-    epochs: int = 4  # of training that alternates with re-assignment
-    finetune_epochs: int = 1  # with labels fixed
+    posterior_epochs: int = 0
+    epochs: int = 4
+    finetune_epochs: int = 1
     lr: float = 2e-3
-    rho_lr: float = 0.0  # of the latent widths while sharing; the Laplace widths are kept by default
+    rho_lr: float = 0.0
     finetune_lr: float = 3e-4
-    distillation: float = 0.0  # share of the teacher's answers in the targets; classes only
-    calibrate: bool = False  # at the end, scale all widths by the factor that validation NLL prefers
-    renew_every: int = 1  # steps between re-assignments; more is faster, and worse
-    anneal: float = 0.25  # share of the steps in which lambda rises to its value
+    distillation: float = 0.0
+    calibrate: bool = False
+    renew_every: int = 1
+    anneal: float = 0.25
     components: int = 64
-    tries: int = 4  # trainings in the search for max_accuracy_drop and max_nll_rise
-    samples: int = 8  # draws in validation
+    tries: int = 4
+    samples: int = 8
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"compress: temperature must be positive, got {self.temperature}.")
-        if not 0 <= self.distillation <= 1:
-            raise ValueError(f"compress: distillation must be from 0 to 1, got {self.distillation}.")
         for name in ("renew_every", "components", "tries", "samples", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"compress: {name} must be at least 1, got {getattr(self, name)}.")
+            _require_whole(name, getattr(self, name), 1)
+        for name in ("posterior_epochs", "finetune_epochs", "seed"):
+            _require_whole(name, getattr(self, name), 0)
+        if self.fisher_batches is not None:
+            _require_whole("fisher_batches", self.fisher_batches, 1)
+        for name in ("temperature", "lr", "rho_lr", "finetune_lr"):
+            _require_number(name, getattr(self, name))
+        if self.temperature == 0:
+            raise ValueError("compress: temperature must be positive, got 0.")
+        for name in ("distillation", "anneal"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"compress: {name} is a fraction, from 0 to 1, got {getattr(self, name)}.")
+
+
+def _require_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, Integral) or value < least:
+        raise ValueError(f"compress: {name} must be a whole number, at least {least}, got {value}.")
+
+
+def _require_number(name: str, value: object) -> None:
+    if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+        raise ValueError(f"compress: {name} must be a finite positive number or 0, got {value}.")

@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from pocketbayes.moments import Codebook
+from pocketbayes.sharing.labels import RateSharing, share_by_rate
 from pocketbayes.sharing.latent import Assignment, freeze
-from pocketbayes.sharing.rate import Codebook, Rate, RateSharing, share_by_rate
+from pocketbayes.sharing.rate import Rate, RateCode
 
 ONE_COMPONENT = Rate(lambda_=1e9, components=1, outlier_bits=None)
 
@@ -22,7 +24,7 @@ class Steering:
         smallest: bytes of the file with a single component.
         size_of: bytes of the file of a model with frozen labels, a copy that it may change.
         renew_every: steps of training to a renewal.
-        anneal: the share of the training during which lambda grows to its value.
+        anneal: the fraction of the training in which lambda grows to its value.
     """
 
     def __init__(
@@ -41,7 +43,8 @@ class Steering:
         bits = max(8.0, 8.0 * (max_bytes - smallest))
         self.assignment = Assignment(model, rate, max_bits=bits)
         self.assignment.aim()
-        result = self.assignment.renew()
+        self.assignment.renew()
+        result = self.assignment.share()
         # The file codes labels better than their frequencies alone would: aim at the bits that fill it.
         spent = 8.0 * (self._size(result) - smallest)
         ratio = min(
@@ -52,26 +55,26 @@ class Steering:
     def __call__(self, done: float) -> None:
         self.steps += 1
         if self.steps % self.renew_every == 0:
-            self.assignment.renew(share=min(1.0, done / max(self.anneal, 1e-9)))
+            self.assignment.renew(fraction=min(1.0, done / max(self.anneal, 1e-9)))
 
     def state_dict(self) -> dict[str, Any]:
-        book, rate = self.assignment.codebook, self.assignment.rate
-        assert book is not None
+        code, rate = self.assignment.code, self.assignment.rate
+        assert code is not None
         return {
             "steps": self.steps,
             "lambda": rate.lambda_,
             "max_bits": self.assignment.max_bits,
-            "book": tuple(book),
+            "book": (*code.codebook, code.frequency),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.assignment.max_bits = state["steps"], state["max_bits"]
         self.assignment.rate = replace(self.assignment.rate, lambda_=state["lambda"])
-        self.assignment.codebook = Codebook(*state["book"])
+        mu, sigma, frequency = state["book"]
+        self.assignment.code = RateCode(Codebook(mu, sigma), frequency)
 
     def freeze(self) -> float:
         """Fix the labels at the smallest lambda, to about a percent, whose file fits; returns the nats that costs."""
-        self.assignment.max_bits, self.trained = None, self.assignment.codebook
         low = high = self.assignment.rate.lambda_
         fits = self._labelled(high)
         upwards = fits is None
@@ -97,8 +100,7 @@ class Steering:
     def _labelled(self, lambda_: float) -> RateSharing | None:
         """Labels at that lambda, if their file is within the budget."""
         self.assignment.rate = replace(self.assignment.rate, lambda_=lambda_)
-        self.assignment.codebook = self.trained  # whatever was tried before
-        result = self.assignment.renew()
+        result = self.assignment.share()
         return result if self._size(result) <= self.max_bytes else None
 
     def _size(self, result: RateSharing) -> int:

@@ -27,6 +27,11 @@ class Scaling(NamedTuple):
         # Two passes over a batch, and the first turns bytes into floats by type promotion.
         return (x - (self.mean * self.full).view(shape)).div_((self.std * self.full).view(shape))
 
+    def rounded(self) -> Scaling:
+        """To six significant digits, so that a file that states it states it exactly."""
+        mean, std = ([float(f"{v:.6g}") for v in t.tolist()] for t in (self.mean, self.std))
+        return self._replace(mean=torch.tensor(mean), std=torch.tensor(std))
+
     def undo(self, x: Tensor) -> Tensor:
         """The way back, float32 in raw units."""
         shape = (-1, *[1] * (x.ndim - 2))
@@ -101,7 +106,7 @@ class DataSet(Dataset[tuple[Tensor, Tensor]]):
 
 
 def hold_out(data: DataSet, fraction: float = 0.1, seed: int = 0) -> tuple[DataSet, DataSet]:
-    """(training, validation): a random `fraction` of the examples set aside, from every class its share."""
+    """(training, validation): a random `fraction` of the examples set aside, from every class in proportion."""
     order = stratified_order(data.y if data.classes is not None else torch.zeros(len(data)), seed)
     kept, held = divide(order, fraction, data.name)
     return data.subset(kept), data.subset(held)
@@ -114,7 +119,7 @@ def stratified_order(labels: Tensor, seed: int) -> Tensor:
 
 
 def divide(order: Tensor, fraction: float, name: str) -> tuple[Tensor, Tensor]:
-    """(rest, sample), sorted: evenly spaced places along `order`, so each class gives its share up to one."""
+    """(rest, sample), sorted: evenly spaced places along `order`, so each class gives in proportion, up to one."""
     count = round(len(order) * fraction)
     if not 0 < count < len(order):
         raise ValueError(

@@ -5,18 +5,23 @@ from __future__ import annotations
 import gzip
 import math
 import tarfile
+import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-from zipfile import BadZipFile
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 Array = NDArray[Any]
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _IDX_UBYTE = 8
+_INFLATED, _RATIO = 1 << 30, 20  # bytes that a compressed array may unfold to, or so many times its own size
 
 
 class Arrays(NamedTuple):
@@ -87,20 +92,25 @@ def read_svhn(path: Path) -> Arrays:
 
 def read_csv(path: Path, targets: int = 1) -> Arrays:
     """Numbers split by comma, semicolon or tab, header or none; the last `targets` columns are y."""
-    with path.open(encoding="utf-8-sig") as file:
-        first = file.readline()
-    delimiter = max(",;\t", key=first.count)
-    header = not all(_is_number(cell) for cell in first.split(delimiter))
-    try:
-        table = np.loadtxt(path, delimiter=delimiter, skiprows=int(header), ndmin=2, encoding="utf-8-sig")
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}. Every cell below the header must be a number.") from error
+    table = read_numbers(path)
     if not 0 < targets < table.shape[1]:
         raise ValueError(f"{path}: {table.shape[1]} columns cannot hold {targets} targets and an input.")
     if not np.isfinite(table).all():
         row, column = np.argwhere(~np.isfinite(table))[0]
         raise ValueError(f"{path}: data row {row + 1}, column {column + 1} is {table[row, column]}.")
     return Arrays(table[:, :-targets], table[:, -targets:])
+
+
+def read_numbers(path: Path) -> Array:
+    """Rows of numbers split by comma, semicolon or tab, with a line of headings or none: float64 [N, D]."""
+    with path.open(encoding="utf-8-sig") as file:
+        first = file.readline()
+    delimiter = max(",;\t", key=first.count)
+    header = not all(_is_number(cell) for cell in first.split(delimiter))
+    try:
+        return np.loadtxt(path, delimiter=delimiter, skiprows=int(header), ndmin=2, encoding="utf-8-sig")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}. Every cell below the header must be a number.") from error
 
 
 def _is_number(cell: str) -> bool:
@@ -114,10 +124,38 @@ def _is_number(cell: str) -> bool:
 def npz_arrays(path: Path, *keys: str) -> dict[str, Array]:
     """Arrays of an npz file by key; without keys, all keys and nothing read.  Pickled objects are refused."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in keys} if keys else dict.fromkeys(file.files, np.empty(0))
-    except (ValueError, EOFError, BadZipFile, AttributeError, TypeError) as error:
+        with ZipFile(path) as archive:
+            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+            if not keys:
+                return dict.fromkeys(members, np.empty(0))
+            for m in (members[key] for key in keys):
+                if m.file_size > max(_INFLATED, _RATIO * m.compress_size):
+                    raise ValueError(f"{m.filename} unfolds to {m.file_size:,} bytes")
+            return {key: _whole_array(archive.open(members[key]), members[key].file_size) for key in keys}
+    except (ValueError, EOFError, BadZipFile, KeyError, TypeError, RuntimeError, zlib.error) as error:
         raise ValueError(f"{path}: not an npz file of plain arrays ({error}).") from error
+
+
+def npy_array(path: Path) -> Array:
+    """The array in an npy file.  Pickled objects are refused."""
+    try:
+        return _whole_array(path.open("rb"), path.stat().st_size)
+    except (ValueError, EOFError, TypeError) as error:
+        raise ValueError(f"{path}: not an array of numbers ({error}).") from error
+
+
+def _whole_array(file: IO[bytes], size: int) -> Array:
+    """The array of a stream of `size` bytes, once its header is found to promise no more than these."""
+    with file:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in read:
+            raise ValueError(f"npy version {version}")
+        shape, _, dtype = read[version](file)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize > size:
+            raise ValueError(f"its header promises {dtype} of shape {shape}, it has {size:,} bytes")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def tidy(path: Path, x: Array, y: Array) -> Arrays:
@@ -183,16 +221,24 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def _read_image(path: Path, size: tuple[int, int] | None) -> Array:
+    pixels = np.asarray(open_image(path, None, size))  # [H, W] or [H, W, 3]
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def open_image(path: Path, mode: str | None = None, size: tuple[int, int] | None = None) -> Image:
+    """The picture as Pillow's "L" or "RGB", its own kind if None, resized to `size` (height, width); never a bomb."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise ImportError(f"{path}: reading images needs Pillow. Run `pip install pillow`.") from error
     try:
-        with Image.open(path) as file:
-            image = file.convert("L" if file.mode in ("1", "L", "I;16") else "RGB")
-    except (UnidentifiedImageError, OSError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                mode = mode or ("L" if file.mode in ("1", "L", "I;16") else "RGB")
+                image = file.convert(mode)
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise ValueError(f"{path}: not an image that Pillow can read ({error}).") from error
-    if size is not None:
-        image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    pixels = np.asarray(image)  # [H, W] or [H, W, 3]
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(f"{path}: too large a picture ({error}).") from error
+    return image if size is None else image.resize((size[1], size[0]), Image.Resampling.BILINEAR)

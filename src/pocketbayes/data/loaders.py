@@ -52,7 +52,8 @@ def length(loader: Iterable[Any]) -> int:
     """Batches in an epoch."""
     if not isinstance(loader, Sized):
         raise ValueError(
-            "The loader has no length: the schedule and beta need one. Use a DataLoader or a list."
+            "The loader has no length: the schedules of learning rate and temperature need one. "
+            "Use a DataLoader or a list."
         )
     if not len(loader):
         raise ValueError(EMPTY)

@@ -71,14 +71,14 @@ def load(
     regression = origin.classes is None
     if measured is None or regression:  # standardisation knows the training split only
         train = arrays if split == "train" else origin.read("train")
-        measured = measured or _measure(train.x)
+        measured = measured or measured_scaling(train.x)
     return DataSet(
         name=origin.name,
         x=torch.from_numpy(np.require(arrays.x, requirements=["C", "W"])),
         y=torch.from_numpy(np.require(arrays.y, requirements=["C", "W"])),
         classes=None if origin.classes is None else tuple(origin.classes),
         scaling=measured,
-        target_scaling=_measure(train.y) if regression else None,
+        target_scaling=measured_scaling(train.y) if regression else None,
     )
 
 
@@ -119,15 +119,15 @@ def _one_piece(whole: Arrays, name: str, stratified: bool, split: str) -> Arrays
     return Arrays(whole.x[rows], whole.y[rows])
 
 
-def _measure(x: Array) -> Scaling:
+def measured_scaling(x: Array) -> Scaling:
     """Mean and standard deviation per channel or feature (dimension 1), without a float copy of bytes."""
     if x.dtype == np.uint8:
         counts = np.stack(
             [np.bincount(x[:, c].ravel(), minlength=256) for c in range(x.shape[1])]
         )  # [C, 256]
-        share, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255.0
-        mean = share @ value
-        std = np.sqrt((share * (value - mean[:, None]) ** 2).sum(1))
+        fraction, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255.0
+        mean = fraction @ value
+        std = np.sqrt((fraction * (value - mean[:, None]) ** 2).sum(1))
         full = 255.0
     else:
         axes = (0, *range(2, x.ndim))

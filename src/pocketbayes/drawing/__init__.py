@@ -1,6 +1,6 @@
 """Draws as the file format defines them: (seed, draw, mode, tensor, element) -> z.  Needs numpy only."""
 
-from pocketbayes.drawing.philox import Stream, tensor_number
-from pocketbayes.drawing.shapes import Moments, Shape, shape_of
+from pocketbayes.drawing.philox import WordStream, tensor_number
+from pocketbayes.drawing.shapes import Shape, shape_of
 
-__all__ = ["Stream", "Moments", "Shape", "shape_of", "tensor_number"]
+__all__ = ["Shape", "WordStream", "shape_of", "tensor_number"]

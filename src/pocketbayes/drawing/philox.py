@@ -4,7 +4,7 @@
 
 Distinct numbers give distinct (key, counter), with nothing hashed and nothing to collide, and Philox turns each into
 256 bits of its own (Salmon et al. 2011).  So any slice of any tensor of any draw is made alone, in any order.
-`Stream` is numpy's own Philox; counter.py in the noise package does the same arithmetic in torch on other devices.
+`WordStream` is numpy's own Philox; counter.py in the noise package does the same arithmetic in torch on other devices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from pocketbayes.drawing.exact import Array
 
 _WORD = (1 << 64) - 1
-_CHUNK = 1 << 15  # elements: their words and their share of the result stay in the second-level cache
+_CHUNK = 1 << 15  # elements: their words and their part of the result stay in the second-level cache
 SIGNS = (((np.arange(256)[:, None] >> np.arange(8)) & 1) * 2 - 1).astype(np.float32)  # [256, 8] of every byte
 
 
@@ -26,7 +26,7 @@ def tensor_number(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
-class Stream:
+class WordStream:
     """The random words of one tensor in one draw.
 
     A law takes words of 16 bits, or bits, for the elements `start` to `start + count`; laws that need several for

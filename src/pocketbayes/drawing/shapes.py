@@ -9,22 +9,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from pocketbayes.drawing import tables
 from pocketbayes.drawing.exact import Array
-from pocketbayes.drawing.philox import Stream
+from pocketbayes.drawing.philox import WordStream
+from pocketbayes.moments import Moments
 
 MAX_PARTS = 1 << 16
-
-
-class Moments(NamedTuple):
-    """What weights are programmed to: arrays or tensors, flat."""
-
-    mu: Any  # [n]
-    sigma: Any  # [n]
+Flat: TypeAlias = Moments[Any]  # what weights are programmed to: arrays or tensors, [n]
 
 
 class Shape(ABC):
@@ -33,42 +28,42 @@ class Shape(ABC):
     parts: int
 
     @abstractmethod
-    def z(self, stream: Stream, q: Moments, start: int = 0, part: int = 0) -> Any:
+    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
         """float32 [n] for the elements from `start` on, which are programmed to q."""
 
-    def program(self, stream: Stream, q: Moments) -> Moments:
+    def program(self, stream: WordStream, q: Flat) -> Flat:
         """The moments that the device has when told to have q."""
         return q
 
-    def place(self, stream: Stream, q: Moments, z: Any) -> Any:
+    def place(self, stream: WordStream, q: Flat, z: Any) -> Any:
         """w = mu + sigma z in the type of mu."""
         mu, sigma = self.program(stream, q)
         return mu + sigma * z
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Shape):
+class TableShape(Shape):
     """One word of 16 bits an element, through a table [65536] of float32."""
 
     values: Array
     parts = 1
 
-    def z(self, stream: Stream, q: Moments, start: int = 0, part: int = 0) -> Any:
+    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
         return stream.look_up(self.values, part, start, len(q.mu))
 
 
 @dataclass(frozen=True)
-class Signs(Shape):
+class SignShape(Shape):
     """One bit an element: +1 or -1."""
 
     parts = 1
 
-    def z(self, stream: Stream, q: Moments, start: int = 0, part: int = 0) -> Any:
+    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
         return stream.signs(part, start, len(q.mu))
 
 
 @dataclass(frozen=True)
-class Mean(Shape):
+class MeanShape(Shape):
     """Several devices a weight: (z_1 + ... + z_m) / sqrt m, added in this order in float32, a part for each device."""
 
     single: Shape
@@ -78,7 +73,7 @@ class Mean(Shape):
     def parts(self) -> int:  # type: ignore[override]
         return self.devices * self.single.parts
 
-    def z(self, stream: Stream, q: Moments, start: int = 0, part: int = 0) -> Any:
+    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
         total = self.single.z(stream, q, start, part)
         for device in range(1, self.devices):
             total += self.single.z(stream, q, start, part + device * self.single.parts)
@@ -87,7 +82,7 @@ class Mean(Shape):
 
 
 @dataclass(frozen=True)
-class States(Shape):
+class StatesShape(Shape):
     """A law for each of several states, mixed by where (mu, sigma) lies among them.
 
     The word of the first part chooses the law: the first one whose cumulative weight exceeds (word + 1/2) / 65536.
@@ -101,7 +96,7 @@ class States(Shape):
     def parts(self) -> int:  # type: ignore[override]
         return 1 + sum(law.parts for law in self.laws)
 
-    def z(self, stream: Stream, q: Moments, start: int = 0, part: int = 0) -> Any:
+    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
         xp = stream.xp
         mu, sigma = (xp.asarray(t, dtype=xp.float64) for t in q)
         weights = shepard(mu, sigma, self.mus, self.sigmas)
@@ -131,7 +126,7 @@ def shepard(mu: Any, sigma: Any, mus: Sequence[float], sigmas: Sequence[float]) 
 
 
 @dataclass(frozen=True)
-class Programmed(Shape):
+class ProgrammedShape(Shape):
     """mu and sigma go to the nearest levels; half way, to the lower one."""
 
     inner: Shape
@@ -142,20 +137,20 @@ class Programmed(Shape):
     def parts(self) -> int:  # type: ignore[override]
         return self.inner.parts
 
-    def _levels(self, stream: Stream, q: Moments) -> Moments:
+    def _levels(self, stream: WordStream, q: Flat) -> Flat:
         return Moments(nearest(stream, q.mu, self.mu_levels), nearest(stream, q.sigma, self.sigma_levels))
 
-    def z(self, stream: Stream, q: Moments, start: int = 0, part: int = 0) -> Any:
+    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
         return self.inner.z(stream, self._levels(stream, q), start, part)
 
-    def program(self, stream: Stream, q: Moments) -> Moments:
+    def program(self, stream: WordStream, q: Flat) -> Flat:
         return self.inner.program(stream, self._levels(stream, q))
 
-    def place(self, stream: Stream, q: Moments, z: Any) -> Any:
+    def place(self, stream: WordStream, q: Flat, z: Any) -> Any:
         return self.inner.place(stream, self._levels(stream, q), z)
 
 
-def nearest(stream: Stream, values: Any, levels: Sequence[float]) -> Any:
+def nearest(stream: WordStream, values: Any, levels: Sequence[float]) -> Any:
     """Every value at its nearest level; left as it is if there are none."""
     if not levels:
         return values
@@ -164,7 +159,7 @@ def nearest(stream: Stream, values: Any, levels: Sequence[float]) -> Any:
 
 
 @dataclass(frozen=True)
-class Drifted(Shape):
+class DriftedShape(Shape):
     """w -> scale w + shift of what the device was programmed to."""
 
     inner: Shape
@@ -175,14 +170,14 @@ class Drifted(Shape):
     def parts(self) -> int:  # type: ignore[override]
         return self.inner.parts
 
-    def z(self, stream: Stream, q: Moments, start: int = 0, part: int = 0) -> Any:
+    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
         return self.inner.z(stream, q, start, part)
 
-    def program(self, stream: Stream, q: Moments) -> Moments:
+    def program(self, stream: WordStream, q: Flat) -> Flat:
         mu, sigma = self.inner.program(stream, q)
         return Moments(self.scale * mu + self.shift, self.scale * sigma)
 
-    def place(self, stream: Stream, q: Moments, z: Any) -> Any:
+    def place(self, stream: WordStream, q: Flat, z: Any) -> Any:
         return self.scale * self.inner.place(stream, q, z) + self.shift
 
 
@@ -191,6 +186,8 @@ class Drifted(Shape):
 
 def shape_of(description: Mapping[str, Any]) -> Shape:
     """The shape that a family's description asks for; none, {}, is Gaussian.  ValueError where it makes no sense."""
+    if not isinstance(description, Mapping):
+        raise ValueError(f"noise: a family is described by an object, got {description!r}.")
     family = description.get("family", "Gaussian")
     build = FAMILIES.get(family) if isinstance(family, str) else None
     if build is None:
@@ -226,20 +223,20 @@ def _mixture(d: Mapping[str, Any]) -> Shape:
     parts = _numbers(d, "weights", 0), _numbers(d, "means"), _numbers(d, "sigmas", 0)
     if not len(parts[0]) == len(parts[1]) == len(parts[2]) > 0:
         raise ValueError("noise: a mixture has equal numbers of weights, means and sigmas.")
-    return Table(tables.mixture(*parts))
+    return TableShape(tables.mixture(*parts))
 
 
 def _bimodal(d: Mapping[str, Any]) -> Shape:
     m = _number(d, "m", -1, 1)
     sigma = math.sqrt(1 - m * m)
-    return Table(tables.mixture((0.5, 0.5), (-m, m), (sigma, sigma)))
+    return TableShape(tables.mixture((0.5, 0.5), (-m, m), (sigma, sigma)))
 
 
 def _mean(d: Mapping[str, Any]) -> Shape:
     devices = d["devices"]
     if type(devices) is not int or not 1 <= devices <= MAX_PARTS:
         raise ValueError(f"noise: devices must be a whole number from 1 to {MAX_PARTS}, got {devices!r}.")
-    return Mean(shape_of(d["noise"]), devices)
+    return MeanShape(shape_of(d["noise"]), devices)
 
 
 def _states(d: Mapping[str, Any]) -> Shape:
@@ -247,30 +244,32 @@ def _states(d: Mapping[str, Any]) -> Shape:
     mus, sigmas = _numbers(d, "mus"), _numbers(d, "sigmas", 0)
     if not len(mus) == len(sigmas) == len(laws) > 0:
         raise ValueError("noise: every state has one mu, one sigma and one law.")
-    return States(mus, sigmas, laws)
+    return StatesShape(mus, sigmas, laws)
 
 
 def _drifted(d: Mapping[str, Any]) -> Shape:
     age = _number(d, "time", 0) / _number(d, "reference", 0)
-    return Drifted(shape_of(d["noise"]), age ** -_number(d, "exponent"), _number(d, "shift") * math.log(age))
+    return DriftedShape(
+        shape_of(d["noise"]), age ** -_number(d, "exponent"), _number(d, "shift") * math.log(age)
+    )
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Shape]] = {
-    "Gaussian": lambda d: Table(tables.gaussian()),
-    "Uniform": lambda d: Table(tables.uniform()),
-    "Laplace": lambda d: Table(tables.laplace()),
-    "Logistic": lambda d: Table(tables.logistic()),
-    "StudentT": lambda d: Table(tables.student(_number(d, "df", 2))),
-    "SkewNormal": lambda d: Table(tables.skew_normal(_number(d, "alpha", -1e4, 1e4))),
+    "Gaussian": lambda d: TableShape(tables.gaussian()),
+    "Uniform": lambda d: TableShape(tables.uniform()),
+    "Laplace": lambda d: TableShape(tables.laplace()),
+    "Logistic": lambda d: TableShape(tables.logistic()),
+    "StudentT": lambda d: TableShape(tables.student(_number(d, "df", 2))),
+    "SkewNormal": lambda d: TableShape(tables.skew_normal(_number(d, "alpha", -1e4, 1e4))),
     "Bimodal": _bimodal,
     "GaussianMixture": _mixture,
-    "TwoPoint": lambda d: Signs(),
-    "Empirical": lambda d: Table(tables.samples(_array(d))),
-    "QuantileTable": lambda d: Table(tables.steps(_array(d))),
+    "TwoPoint": lambda d: SignShape(),
+    "Empirical": lambda d: TableShape(tables.samples(_array(d))),
+    "QuantileTable": lambda d: TableShape(tables.steps(_array(d))),
     "Averaged": _mean,
     "AveragedAtoms": _mean,
     "StateDependent": _states,
-    "Programmed": lambda d: Programmed(
+    "Programmed": lambda d: ProgrammedShape(
         shape_of(d["noise"]), _numbers(d, "mu_levels"), _numbers(d, "sigma_levels", 0)
     ),
     "Drifted": _drifted,

@@ -11,10 +11,10 @@ from pocketbayes.noise.distance import (
 from pocketbayes.noise.family import Law, Noise
 from pocketbayes.noise.fit import NoiseFit, fit_noise, fit_states
 from pocketbayes.noise.gaussian import Gaussian
-from pocketbayes.noise.kl import cross_entropy, kl_divergence, shape_term, shape_total
+from pocketbayes.noise.kl import cross_entropy, kl_to_prior, shape_term, shape_total
 from pocketbayes.noise.measured import AtomicLaw, Empirical, QuantileTable, TwoPoint
 from pocketbayes.noise.mixtures import Bimodal, GaussianMixture
-from pocketbayes.noise.quadrature import Rule, gauss_rule
+from pocketbayes.noise.quadrature import QuadratureRule, gauss_rule
 from pocketbayes.noise.readings import read_readings
 from pocketbayes.noise.shapes import Laplace, Logistic, SkewNormal, StudentT, Uniform
 from pocketbayes.noise.state import StateDependent
@@ -45,9 +45,9 @@ __all__ = [
     "fit_noise",
     "fit_states",
     "NoiseFit",
-    "Rule",
+    "QuadratureRule",
     "gauss_rule",
-    "kl_divergence",
+    "kl_to_prior",
     "cross_entropy",
     "shape_term",
     "shape_total",

@@ -13,7 +13,7 @@ from pocketbayes.noise.family import Law, Noise
 from pocketbayes.noise.gaussian import Gaussian
 from pocketbayes.noise.inversion import invert
 from pocketbayes.noise.measured import AtomicLaw
-from pocketbayes.noise.quadrature import Rule
+from pocketbayes.noise.quadrature import QuadratureRule
 
 _TERMS = 1 << 14  # of the cosine series
 _ATOMS = 1 << 20
@@ -73,9 +73,9 @@ class _Mean:
 class AveragedAtoms(_Mean, AtomicLaw):
     """The mean of devices whose law has atoms: again atoms, the sums of atoms."""
 
-    def atoms(self) -> Rule:
+    def atoms(self) -> QuadratureRule:
         own = self.noise.rule
-        total = Rule(own.nodes.new_zeros(1), own.nodes.new_ones(1))
+        total = QuadratureRule(own.nodes.new_zeros(1), own.nodes.new_ones(1))
         for _ in range(self.devices):
             if total.nodes.numel() * own.nodes.numel() > _ATOMS:
                 raise ValueError(
@@ -83,17 +83,17 @@ class AveragedAtoms(_Mean, AtomicLaw):
                     "Draws and moments work; for the rest use a law with a density, such as QuantileTable.of(samples)."
                 )
             total = _sums(total, own)
-        return Rule(total.nodes / math.sqrt(self.devices), total.weights)
+        return QuadratureRule(total.nodes / math.sqrt(self.devices), total.weights)
 
 
-def _sums(a: Rule, b: Rule) -> Rule:
+def _sums(a: QuadratureRule, b: QuadratureRule) -> QuadratureRule:
     """The law of the sum of two independent atomic variables; sums that agree to 1e-12 are one atom."""
     sums = (a.nodes.unsqueeze(1) + b.nodes).flatten()
     masses = (a.weights.unsqueeze(1) * b.weights).flatten()
     _, index = (sums * 1e12).round().unique(return_inverse=True)
     count = int(index.max()) + 1
     weights = masses.new_zeros(count).index_add(0, index, masses)
-    return Rule(sums.new_zeros(count).index_copy(0, index, sums), weights)
+    return QuadratureRule(sums.new_zeros(count).index_copy(0, index, sums), weights)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pocketbayes.drawing import Stream
+from pocketbayes.drawing import WordStream
 from pocketbayes.drawing.exact import Array
 from pocketbayes.drawing.philox import SIGNS
 
@@ -17,13 +17,13 @@ _BUMPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
 
 
-def stream_on(device: torch.device, seed: int, draw: int, *, tensor: int, mode: int = 0) -> Stream:
+def stream_on(device: torch.device, seed: int, draw: int, *, tensor: int, mode: int = 0) -> WordStream:
     """The stream whose words are tensors on that device."""
     kind = HostStream if device.type == "cpu" else DeviceStream
     return kind(seed, draw, tensor=tensor, mode=mode, device=device)
 
 
-class HostStream(Stream):
+class HostStream(WordStream):
     """numpy's Philox, which is faster than torch's own normal distribution."""
 
     xp = torch

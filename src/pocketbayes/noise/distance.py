@@ -19,9 +19,22 @@ _FAR = 1024.0  # where the characteristic function of a sum with a density is sp
 
 
 def energy_distance(a: Tensor, b: Tensor) -> Tensor:
-    """The unbiased estimate of D^2 from samples a [n] and b [m], or vectors [n, d] and [m, d]; a float64 scalar.
+    """How far two laws are apart: the unbiased estimate of D^2 from samples a [n] and b [m], or [n, d] and [m, d].
 
-    It may come out negative: between samples of one law its mean is zero.  n log n for scalars, n m for vectors.
+    D^2 = 2 E |a - b| - E |a - a'| - E |b - b'|, zero for equal laws alone.  The estimate may come out negative: between
+    samples of one law its mean is zero.  Its cost is n log n for scalars, n m for vectors.
+
+    Args:
+        a: samples of one law, one row each.
+        b: samples of the other, with as many columns.
+
+    Returns:
+        D^2 in the samples' unit, a float64 scalar.
+
+    Example:
+        >>> a, b = torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0])
+        >>> pb.energy_distance(a, b).item()  # 2 * 2 - 1 - 1
+        2.0
     """
     a, b = _checked(a, "a"), _checked(b, "b")
     if a.ndim != b.ndim or a.shape[1:] != b.shape[1:]:

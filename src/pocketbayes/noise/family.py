@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pocketbayes.drawing import Moments, Shape, Stream, shape_of
-from pocketbayes.drawing.shapes import FAMILIES, Table
+from pocketbayes.drawing import Shape, WordStream, shape_of
+from pocketbayes.drawing.shapes import FAMILIES, TableShape
 from pocketbayes.drawing.tables import LEVELS, standardised
-from pocketbayes.noise.quadrature import Rule, core_edges, panel_rule
+from pocketbayes.moments import Moments
+from pocketbayes.noise.quadrature import QuadratureRule, core_edges, panel_rule
 from pocketbayes.noise.sampling import InverseTable, graph_constant, inverse_table, sample_inverse
 
 GAUSSIAN_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # nats
@@ -74,7 +75,7 @@ class Noise(ABC):
         """How the file format draws z: see docs/format.md."""
         return shape_of(self.to_dict())
 
-    def z(self, stream: Stream, mu: Tensor, sigma: Tensor) -> Tensor:
+    def z(self, stream: WordStream, mu: Tensor, sigma: Tensor) -> Tensor:
         """The file format's z for all elements of a tensor programmed to (mu, sigma), in the shape and type of mu."""
         q = Moments(mu.detach().reshape(-1), sigma.detach().reshape(-1))
         drawn: Tensor = self.shape.z(stream, q)
@@ -129,13 +130,13 @@ class Law(Noise):
     def log_prob(self, z: Tensor) -> Tensor:
         """ln f(z), differentiable; -inf outside the support."""
 
-    @abstractmethod
     def skewness(self) -> float:
-        """E z^3; NaN where it does not exist."""
+        """E z^3, here by quadrature; NaN where it does not exist."""
+        return self.rule.mean(lambda z: z**3)
 
-    @abstractmethod
     def excess_kurtosis(self) -> float:
-        """E z^4 - 3, possibly infinite."""
+        """E z^4 - 3, here by quadrature; possibly infinite."""
+        return self.rule.mean(lambda z: z**4) - 3
 
     @abstractmethod
     def characteristic(self, t: Tensor) -> Tensor:
@@ -171,10 +172,12 @@ class Law(Noise):
     def shape(self) -> Shape:
         if type(self).__name__ in FAMILIES:
             return shape_of(self.to_dict())
-        return Table(standardised(self.icdf(torch.from_numpy(LEVELS)).numpy()))  # a law of the user's own
+        return TableShape(
+            standardised(self.icdf(torch.from_numpy(LEVELS)).numpy())
+        )  # a law of the user's own
 
     @cached_property
-    def rule(self) -> Rule:
+    def rule(self) -> QuadratureRule:
         """Nodes and weights for E g(z), composite Gauss-Legendre on the panels between `edges`."""
         return panel_rule(self)
 

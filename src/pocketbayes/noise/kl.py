@@ -29,7 +29,7 @@ def shape_total(noise: Noise, mu: Tensor, sigma: Tensor) -> Tensor | float:
     return shape_term(noise, mu, sigma).sum()
 
 
-def kl_divergence(
+def kl_to_prior(
     noise: Noise,
     mu: Tensor,
     sigma: Tensor,
@@ -49,7 +49,7 @@ def kl_divergence(
     """
     if prior.has_atoms:
         raise ValueError(
-            f"kl_divergence: the prior {type(prior).__name__} has atoms. Use a prior with a density."
+            f"kl_to_prior: the prior {type(prior).__name__} has atoms. Use a prior with a density."
         )
     programmed, scale = noise.program(mu, sigma)
     m, s = (torch.as_tensor(x, dtype=mu.dtype, device=mu.device) for x in (prior_mu, prior_sigma))
@@ -95,6 +95,6 @@ def _law_of(noise: Noise) -> Law:
     if isinstance(inner, Noise) and inner is not noise:
         return _law_of(inner)
     raise ValueError(
-        f"kl_divergence: the shape of {type(noise).__name__} differs from weight to weight. "
+        f"kl_to_prior: the shape of {type(noise).__name__} differs from weight to weight. "
         "Use a Gaussian prior with it."
     )

@@ -23,7 +23,7 @@ class Groups(NamedTuple):
     """Reads in groups of neighbours: the cost of a fit does not depend on how many reads there are."""
 
     z: Array  # [G] group means, increasing
-    share: Array  # [G] of all reads, sums to one
+    fraction: Array  # [G] of all reads, sums to one
     var: Array  # [G] within the group
 
 
@@ -55,7 +55,7 @@ def mean_log_likelihood(law: Law, z: Array, slack: float = 0.0) -> float:
 
 
 def _score(law: Law, reads: Groups) -> float:
-    return float(law.log_prob(torch.from_numpy(reads.z)) @ torch.from_numpy(reads.share))
+    return float(law.log_prob(torch.from_numpy(reads.z)) @ torch.from_numpy(reads.fraction))
 
 
 def fit_student(reads: Groups) -> StudentT:
@@ -88,7 +88,7 @@ def fit_mixture(reads: Groups, components: int, steps: int = 200) -> GaussianMix
 
     At its fixed point EM keeps the mean and the variance of the reads, so that standardising changes nothing.
     """
-    middles = np.interp((np.arange(components) + 0.5) / components, np.cumsum(reads.share), reads.z)
+    middles = np.interp((np.arange(components) + 0.5) / components, np.cumsum(reads.fraction), reads.z)
     ring = np.geomspace(0.3, 2.0, components)
     starts = [(middles, np.full(components, 1 / components)), (np.linspace(-0.1, 0.1, components), ring)]
     fits = [_em(reads, means, sigmas, steps) for means, sigmas in starts]
@@ -96,16 +96,16 @@ def fit_mixture(reads: Groups, components: int, steps: int = 200) -> GaussianMix
 
 
 def _em(reads: Groups, means: Array, sigmas: Array, steps: int) -> GaussianMixture:
-    z, share, var = (part[:, None] for part in reads)  # [G, 1]
+    z, fraction, var = (part[:, None] for part in reads)  # [G, 1]
     weights = np.full(means.size, 1 / means.size)
     before = -math.inf
     for _ in range(steps):
         logs = np.log(weights / sigmas) - 0.5 * ((z - means) / sigmas) ** 2  # [G, K]
         top = logs.max(1, keepdims=True)
-        shares = np.exp(logs - top)
-        total = shares.sum(1, keepdims=True)
-        now = float(np.sum(share * (np.log(total) + top)))
-        mass = share * shares / total
+        masses = np.exp(logs - top)
+        total = masses.sum(1, keepdims=True)
+        now = float(np.sum(fraction * (np.log(total) + top)))
+        mass = fraction * masses / total
         weights = np.maximum(mass.sum(0), 1e-9)
         means = np.sum(mass * z, axis=0) / weights
         spread = np.sum(mass * ((z - means) ** 2 + var), axis=0) / weights

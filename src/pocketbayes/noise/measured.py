@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pocketbayes.noise.family import ArrayFields, Law, frozen_array
-from pocketbayes.noise.quadrature import Rule
+from pocketbayes.noise.quadrature import QuadratureRule
 from pocketbayes.noise.sampling import graph_constant, in_chunks, sample_signs, sample_uniform
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -23,11 +23,11 @@ class AtomicLaw(Law):
     """P(z = a_k) = p_k.  There is no density, the negentropy is infinite, and KL is that of the Gaussian."""
 
     @abstractmethod
-    def atoms(self) -> Rule:
+    def atoms(self) -> QuadratureRule:
         """The values, increasing, and their probabilities."""
 
     @cached_property
-    def rule(self) -> Rule:
+    def rule(self) -> QuadratureRule:
         return self.atoms()
 
     @property
@@ -49,17 +49,11 @@ class AtomicLaw(Law):
     def log_prob(self, z: Tensor) -> Tensor:
         raise ValueError(
             f"{type(self).__name__} has atoms and therefore no density. Use cdf, or for training the KL of a Gaussian "
-            "with the same mean and variance, which is what kl_divergence does."
+            "with the same mean and variance, which is what kl_to_prior does."
         )
 
     def entropy(self) -> float:
         return -math.inf
-
-    def skewness(self) -> float:
-        return self.rule.mean(lambda z: z**3)
-
-    def excess_kurtosis(self) -> float:
-        return self.rule.mean(lambda z: z**4) - 3
 
     def characteristic(self, t: Tensor) -> Tensor:
         values, probabilities = self.rule
@@ -84,9 +78,9 @@ def _rows(values: Tensor) -> int:
 class TwoPoint(AtomicLaw):
     """z = -1 or +1, one random bit a draw: the cheapest noise with the right mean and variance."""
 
-    def atoms(self) -> Rule:
+    def atoms(self) -> QuadratureRule:
         values = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-        return Rule(values, torch.full_like(values, 0.5))
+        return QuadratureRule(values, torch.full_like(values, 0.5))
 
     def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return sample_signs(like, generator)
@@ -105,9 +99,9 @@ class Empirical(ArrayFields, AtomicLaw):
         values = np.sort(frozen_array("Empirical", self.values))
         object.__setattr__(self, "values", _standardised("Empirical", values))
 
-    def atoms(self) -> Rule:
+    def atoms(self) -> QuadratureRule:
         values = torch.from_numpy(self.values.copy())
-        return Rule(values, torch.full_like(values, 1 / values.numel()))
+        return QuadratureRule(values, torch.full_like(values, 1 / values.numel()))
 
     @cached_property
     def _float32(self) -> Tensor:
@@ -217,12 +211,6 @@ class QuantileTable(ArrayFields, Law):
         log = -(knots.diff() * (knots.numel() - 1)).log()
         inside = (z >= knots[0]) & (z <= knots[-1])
         return torch.where(inside, log[cell] + 0.0 * z, -math.inf)
-
-    def skewness(self) -> float:
-        return self.rule.mean(lambda z: z**3)
-
-    def excess_kurtosis(self) -> float:
-        return self.rule.mean(lambda z: z**4) - 3
 
     def characteristic(self, t: Tensor) -> Tensor:
         middle, width = 0.5 * (self._knots[1:] + self._knots[:-1]), self._knots.diff()

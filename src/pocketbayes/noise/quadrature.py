@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pocketbayes.noise.family import Law
 
 
-class Rule(NamedTuple):
+class QuadratureRule(NamedTuple):
     """E g(z) = sum_j weights_j g(nodes_j), float64."""
 
     nodes: Tensor  # [Q]
@@ -44,22 +44,22 @@ def panel_nodes(edges: Tensor, order: int) -> tuple[Tensor, Tensor]:
     return (middle + half * x.to(edges)).flatten(-2), (half * w.to(edges)).flatten(-2)
 
 
-def panel_rule(law: Law) -> Rule:
+def panel_rule(law: Law) -> QuadratureRule:
     """The composite Gauss-Legendre rule for a law with a density: f(z) dz on panels split at the kinks."""
     nodes, lengths = panel_nodes(law.edges(), law.order)
     weights = (law.log_prob(nodes) + lengths.log()).exp()
-    return Rule(nodes, weights / weights.sum())
+    return QuadratureRule(nodes, weights / weights.sum())
 
 
 def core_edges(law: Law, tolerance: float = 1e-17) -> Tensor:
     """The law's edges without the outer panels that hold less than `tolerance` of E (1 + z^2)."""
     nodes, weights = law.rule
-    share = (weights * (1 + nodes.square())).nan_to_num(posinf=0.0).view(-1, law.order).sum(1)  # [P]
-    kept = torch.nonzero(share > tolerance).flatten()
+    part = (weights * (1 + nodes.square())).nan_to_num(posinf=0.0).view(-1, law.order).sum(1)  # [P]
+    kept = torch.nonzero(part > tolerance).flatten()
     return law.edges()[int(kept[0]) : int(kept[-1]) + 2]
 
 
-def gauss_rule(law: Law, n: int) -> Rule:
+def gauss_rule(law: Law, n: int) -> QuadratureRule:
     """The n-point Gauss rule of the law: exact for every polynomial of degree 2n - 1.
 
     The three-term recurrence of the law's orthogonal polynomials comes from the discretised Stieltjes procedure on
@@ -69,7 +69,7 @@ def gauss_rule(law: Law, n: int) -> Rule:
     alpha, beta = _stieltjes(nodes, weights, n)
     jacobi = np.diag(alpha) + np.diag(np.sqrt(beta), 1) + np.diag(np.sqrt(beta), -1)
     points, vectors = np.linalg.eigh(jacobi)
-    return Rule(torch.from_numpy(points), torch.from_numpy(vectors[0] ** 2))
+    return QuadratureRule(torch.from_numpy(points), torch.from_numpy(vectors[0] ** 2))
 
 
 def _discrete_measure(law: Law, n: int) -> tuple[np.ndarray, np.ndarray]:

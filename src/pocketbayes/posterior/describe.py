@@ -8,12 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
+from pocketbayes.posterior.convert import reason_to_skip
 from pocketbayes.posterior.draws import root_hooks
+from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import MeanFieldWeight, Site, StochasticWeight, sites
 
 
-class Row(NamedTuple):
+class ParameterRow(NamedTuple):
     """One parameter: where it is, what it is, how many numbers it holds, and a remark."""
 
     path: str
@@ -27,7 +28,7 @@ class Row(NamedTuple):
         return int(torch.Size(self.shape).numel())
 
 
-class Description(tuple[Row, ...]):
+class Description(tuple[ParameterRow, ...]):
     """The rows of a model's parameters; printable."""
 
     def numbers(self, status: str) -> int:
@@ -47,7 +48,17 @@ class Description(tuple[Row, ...]):
 
 
 def describe(model: nn.Module) -> Description:
-    """What is stochastic, tied or deterministic in a model, and why; for a plain model, what would become of it."""
+    """What is stochastic, tied or deterministic in a model, and why; for a plain model, what would become of it.
+
+    Returns:
+        A row for each parameter (path, status, shape, note, fixed); print it for a table, `numbers(status)` counts.
+
+    Example:
+        >>> pb.describe(pb.nets.mlp([4, 3]))
+        0.weight  stochastic     3x4  would be converted
+        0.bias    deterministic  3    fewer than two dimensions (pass biases=True to convert)
+        12 stochastic, 3 deterministic
+    """
     rows = list(_stochastic_rows(model))
     if not rows:
         return Description(_plain_rows(model))
@@ -59,23 +70,25 @@ def describe(model: nn.Module) -> Description:
     inside = {id(p) for m in model.modules() if isinstance(m, StochasticWeight) for p in m.parameters()}
     inside |= {id(site.original) for site in sites(model)}
     rows += [
-        Row(p.path, "deterministic", tuple(p.tensor.shape), skipped.get(p.path, "outside the converted part"))
+        ParameterRow(
+            p.path, "deterministic", tuple(p.tensor.shape), skipped.get(p.path, "outside the converted part")
+        )
         for p in parameters_with_owners(model)
         if id(p.tensor) not in inside
     ]
     return Description(rows)
 
 
-def _stochastic_rows(model: nn.Module) -> Iterator[Row]:
+def _stochastic_rows(model: nn.Module) -> Iterator[ParameterRow]:
     first: dict[int, str] = {}
     for site in sites(model):
         shape, fixed = tuple(site.shape), site.weight.fixed
         owner = first.setdefault(id(site.weight), site.path)
         if owner != site.path:
-            yield Row(site.path, "tied", shape, f"one draw with {owner}")
+            yield ParameterRow(site.path, "tied", shape, f"one draw with {owner}")
         else:
             count = 0 if fixed is None else fixed.count
-            yield Row(site.path, site.weight.status, shape, _note(site), count)
+            yield ParameterRow(site.path, site.weight.status, shape, _note(site), count)
 
 
 def _note(site: Site) -> str:
@@ -88,10 +101,10 @@ def _note(site: Site) -> str:
     return note if fixed is None else f"{note}, {fixed.count:,} fixed ({fixed.rule['rule']})"
 
 
-def _plain_rows(model: nn.Module) -> Iterator[Row]:
+def _plain_rows(model: nn.Module) -> Iterator[ParameterRow]:
     for p in parameters_with_owners(model):
         reason = reason_to_skip(p, where=None, biases=False, norms=False)
         status, note = ("stochastic", "would be converted") if reason is None else ("deterministic", reason)
-        yield Row(p.path, status, tuple(p.tensor.shape), note)
+        yield ParameterRow(p.path, status, tuple(p.tensor.shape), note)
         for path, _, _ in p.places[1:]:
-            yield Row(path, "tied", tuple(p.tensor.shape), f"one draw with {p.path}")
+            yield ParameterRow(path, "tied", tuple(p.tensor.shape), f"one draw with {p.path}")

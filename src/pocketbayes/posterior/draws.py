@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -225,12 +225,27 @@ def _opened(model: nn.Module, make: Callable[[int], Draw]) -> Iterator[None]:
         yield
 
 
-def one_draw(model: nn.Module, seed: int | None = None, number: int | None = None) -> Any:
-    """Context manager: every forward pass inside, and its backward pass, sees one draw of the weights.
+def one_draw(
+    model: nn.Module, seed: int | None = None, number: int | None = None
+) -> AbstractContextManager[None]:
+    """Every forward pass within the block, and its backward pass, sees one draw of the weights.
 
-    With a seed and a number it is that draw of a prediction: `predict(model, x, seed=seed)` averages numbers 0, 1, 2
-    ...  With a seed alone the draw is the same on every entry; without, it is taken from torch's global generator.  A
-    compiled model draws by itself in every forward pass: call the module that was given to `torch.compile`.
+    A compiled model draws by itself in every forward pass: call the module that was given to `torch.compile`.
+
+    Args:
+        model: a Bayesian model.
+        seed: with it the draw is the same on every entry; without, it is taken from torch's global generator.
+        number: with it, draw `number` of a prediction: `predict(model, x, seed=seed)` averages numbers 0, 1, 2 ...
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> model, x = pb.bayesianize(pb.nets.mlp([4, 3])), torch.ones(1, 4)
+        >>> with pb.one_draw(model, seed=1):
+        ...     first, second = model(x), model(x)
+        >>> torch.equal(first, second)
+        True
     """
     from pocketbayes.posterior.weights import names_of  # which needs this module
 
@@ -247,6 +262,16 @@ def one_draw(model: nn.Module, seed: int | None = None, number: int | None = Non
     return _opened(model, lambda part: Draw(mix(root, part)))
 
 
-def mean_weights(model: nn.Module) -> Any:
-    """Context manager: forward passes inside are deterministic, through the means of the weights."""
+def mean_weights(model: nn.Module) -> AbstractContextManager[None]:
+    """Forward passes within the block are deterministic, through the means of the weights.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> model, x = pb.bayesianize(pb.nets.mlp([4, 3])), torch.ones(1, 4)
+        >>> with pb.mean_weights(model):
+        ...     torch.equal(model(x), model(x))
+        True
+    """
     return _opened(model, lambda part: MeanDraw())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 class FixedEntries(nn.Module):
     """Puts the free weights of a tensor, flat, among the fixed ones: zeros, +-c, or a constant each.
 
-    Free weights alone have a mean, a width, a prior, noise and a label; whoever reads the tensor sees it whole.
+    Free weights alone have moments, a prior, noise and a label; whoever reads the tensor sees it whole.
     """
 
     mask: Tensor

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-
-class Moments(NamedTuple):
-    """Independent N(mu, sigma^2), one for each element."""
-
-    mu: Tensor
-    sigma: Tensor
+from pocketbayes.moments import Moments
 
 
 def sigma_from_rho(rho: Tensor) -> Tensor:
@@ -28,15 +22,15 @@ def rho_from_sigma(sigma: Tensor) -> Tensor:
     return (exact + torch.log(-torch.expm1(-exact))).to(sigma.dtype)
 
 
-def kl_divergence(q: Moments, m: Tensor | float, s: float) -> Tensor:
+def gaussian_kl(q: Moments[Tensor], m: Tensor | float, s: float) -> Tensor:
     """KL(q || N(m, s^2)) in nats, element by element; the caller sums.  Eq. (3) of docs/method.md."""
     scaled = (q.sigma / s).square()  # [*shape]
     shift = ((q.mu - m) / s).square()
     return 0.5 * (scaled + shift - 1.0 - scaled.log())
 
 
-def total_kl(q: Moments, m: Tensor | float, s: float) -> Tensor:
-    """`kl_divergence` summed over the elements, term by term: a third fewer passes over memory.  Eq. (3) again."""
+def total_gaussian_kl(q: Moments[Tensor], m: Tensor | float, s: float) -> Tensor:
+    """`gaussian_kl` summed over the elements, term by term: a third fewer passes over memory.  Eq. (3) again."""
     moments = (
         q.sigma.square().sum() + (q.mu if isinstance(m, float) and m == 0.0 else q.mu - m).square().sum()
     )

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
-from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip
+from pocketbayes.posterior.convert import reason_to_skip
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.priors import FanIn, Scale, scale_of
+from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import sites
 from pocketbayes.runs import randomness
 from pocketbayes.runs.progress import track
@@ -30,9 +31,25 @@ def fisher_information(
 ) -> dict[str, Tensor]:
     """F_i = E (d NLL / d mu_i)^2 over minibatches, times the batch size: it estimates the diagonal Fisher information.
 
-    For every weight by parameter name, at the means of the weights, with norms in evaluation mode.  At a minimum of the
-    loss examples' gradients average out, so the square of a batch's mean gradient, times its size, is that of one
-    example in expectation.
+    Taken at the means of the weights, with norms in evaluation mode.  At a minimum of the loss examples' gradients
+    average out, so the square of a batch's mean gradient, times its size, is that of one example in expectation.
+
+    Args:
+        model: plain or Bayesian, trained.
+        loader: batches `(x, ..., y)`, or dicts with labels.
+        likelihood: of the targets; classes by default.
+        batches: how many to look at; all by default.
+        seed: of what is random in the model, such as dropout.
+        progress: show a bar.
+
+    Returns:
+        By parameter name a tensor in its shape, in nats per squared unit of the weight, of one example.
+
+    Example:
+        >>> batch = torch.randn(64, 4), torch.randint(3, (64,))
+        >>> fisher = pb.fisher_information(pb.nets.mlp([4, 3]), [batch], progress=False)
+        >>> {name: tuple(f.shape) for name, f in fisher.items()}
+        {'0.weight': (3, 4)}
     """
     likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
     weights = _weights(model)
@@ -81,12 +98,29 @@ def laplace_sigma(
     prior: Scale = FanIn(1.0),
     temperature: float = 1.0,
 ) -> dict[str, Tensor]:
-    """sigma_i^2 = T / (N F_i + 1 / s^2)of a diagonal Laplace posterior, Eq. (20) of docs/method.md, by parameter name.
+    """sigma_i^2 = T / (N F_i + 1 / s^2) of a diagonal Laplace posterior, Eq. (20) of docs/method.md.
 
-    `fisher` is what `fisher_information` returns for the trained network; give the result to `bayesianize(sigma=...)`.
+    Args:
+        model: whose parameters they are.
+        fisher: F by parameter name, from `fisher_information` of the trained network.
+        num_data: N, the size of the training set.
+        prior: s, a number or a `FanIn` scale by layer.
+        temperature: T, a factor on the variances; 1 is Bayes.
+
+    Returns:
+        Sigmas by parameter name, in the weights' units: for `bayesianize(sigma=...)`.
+
+    Example:
+        >>> fisher = {"weight": torch.tensor([[0.0, 3.0]])}
+        >>> pb.laplace_sigma(nn.Linear(2, 1), fisher, num_data=1, prior=1.0)
+        {'weight': tensor([[1.0000, 0.5000]])}
     """
     if not temperature > 0:
         raise ValueError(f"laplace_sigma: temperature must be positive, got {temperature}.")
+    if unknown := fisher.keys() - _weights(model):
+        raise ValueError(
+            f"laplace_sigma: {sorted(unknown)} are no weights of this model. Pass the one they belong to."
+        )
     found = {}
     for name, f in fisher.items():
         precision = num_data * f + scale_of(prior, f) ** -2

@@ -10,23 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
-def _require_positive(what: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{what} must be a positive finite number, got {value}.")
-
-
-@dataclass(frozen=True)
-class FanIn:
-    """A scale of gain / sqrt(inputs of a neuron), layer by layer."""
-
-    gain: float = 1.0
-
-    def __post_init__(self) -> None:
-        _require_positive("FanIn: gain", self.gain)
-
-
-Scale = float | FanIn
+from pocketbayes.posterior.scales import FanIn as FanIn
+from pocketbayes.posterior.scales import Scale as Scale
+from pocketbayes.posterior.scales import require_positive
 
 
 def scale_of(scale: Scale, weight: Tensor) -> float:
@@ -37,14 +23,14 @@ def scale_of(scale: Scale, weight: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Prior(ABC):
+class GaussianPrior(ABC):
     """Independent Gaussians N(m, s^2) over the weights of a tensor; s may depend on the layer."""
 
     sigma: Scale = FanIn(1.0)
 
     def __post_init__(self) -> None:
         if not isinstance(self.sigma, FanIn):
-            _require_positive(f"{type(self).__name__}: sigma", self.sigma)
+            require_positive(f"{type(self).__name__}: sigma", self.sigma)
 
     @abstractmethod
     def mean(self, weight: Tensor) -> Tensor | None:
@@ -52,51 +38,77 @@ class Prior(ABC):
 
 
 @dataclass(frozen=True)
-class ZeroMean(Prior):
-    """N(0, s^2).  `ZeroMean(0.1)` is the sharing paper's choice for training from scratch."""
+class ZeroMean(GaussianPrior):
+    """The prior N(0, s^2), for training from scratch.
+
+    Args:
+        sigma: s, a number or a `FanIn` scale by layer.  0.1 is the sharing paper's choice.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), prior={"0.*": pb.ZeroMean(0.1)})
+        >>> print(pb.describe(model)[0].note)
+        median sigma 0..., prior N(0, 0.1^2)
+    """
 
     def mean(self, weight: Tensor) -> Tensor | None:
         return None
 
 
 @dataclass(frozen=True)
-class Pretrained(Prior):
-    """N(w0, s^2) with w0 the weights at conversion: stay near a trained network (MOPED)."""
+class Pretrained(GaussianPrior):
+    """The prior N(w0, s^2) with w0 the weights at conversion: stay near a trained network (MOPED).
+
+    Args:
+        sigma: s, a number or a `FanIn` scale by layer.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), prior=pb.Pretrained(0.1))
+        >>> print(pb.describe(model)[0].note)
+        median sigma 0..., prior N(w0, 0.1^2)
+    """
 
     def mean(self, weight: Tensor) -> Tensor | None:
         return weight.detach().clone()
 
 
-@dataclass(frozen=True, eq=False)
-class FixedPrior(Prior):
-    """N(m, s^2) with means given as a tensor, or zero."""
-
-    at: Tensor | None = None
-
-    def mean(self, weight: Tensor) -> Tensor | None:
-        return None if self.at is None else self.at.to(weight)
-
-
 @dataclass(frozen=True)
 class Absolute:
-    """Every weight starts with the same sigma."""
+    """Every weight starts with the same sigma, in the weights' units.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), sigma=pb.Absolute(0.02))
+        >>> print(pb.describe(model)[0].note)
+        median sigma 0.02, prior N(0, 0.5^2)
+    """
 
     sigma: float = 0.01
 
     def __post_init__(self) -> None:
-        _require_positive("Absolute: sigma", self.sigma)
+        require_positive("Absolute: sigma", self.sigma)
 
 
 @dataclass(frozen=True)
 class Relative:
-    """sigma = delta max(|w|, floor rms), rms the root mean square of the tensor's weights."""
+    """A weight w starts with sigma = delta max(|w|, floor rms), rms the root mean square of its tensor.
+
+    Args:
+        delta: sigma as a fraction of the weight.
+        floor: below which fraction of rms a weight counts as that large.
+
+    Example:
+        >>> plain = nn.Linear(2, 1)
+        >>> plain.weight.data = torch.tensor([[3.0, 4.0]])
+        >>> model = pb.bayesianize(plain, sigma=pb.Relative(0.1))
+        >>> print(pb.describe(model)[0].note)  # of .3 and .4, the lower one
+        median sigma 0.3, prior N(0, 0.71^2)
+    """
 
     delta: float = 0.1
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        _require_positive("Relative: delta", self.delta)
-        _require_positive("Relative: floor", self.floor)
+        require_positive("Relative: delta", self.delta)
+        require_positive("Relative: floor", self.floor)
 
 
 InitialSigma = Absolute | Relative | FanIn | Mapping[str, Tensor]

@@ -1,7 +1,7 @@
 """Stochastic weights: parametrizations that turn a parameter into a draw from its posterior.
 
 Every kind obeys the same laws (tests/test_contract.py): within one draw all accesses see one tensor; the mean and
-the standard deviation of the draws are those of `gaussian`; at sigma -> 0 the weight is its mean.
+the standard deviation of the draws are those of `moments`; at sigma -> 0 the weight is its mean.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from pocketbayes.moments import Moments
 from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draw, Draws, MeanDraw
 from pocketbayes.posterior.fixed import FixedEntries
-from pocketbayes.posterior.gaussian import Moments, rho_from_sigma, sigma_from_rho, total_kl
+from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho, total_gaussian_kl
 
 
 class StochasticWeight(nn.Module, ABC):
     """A parametrization whose value is a draw w = mu + sigma z of one tensor of weights, with its prior.
 
-    Where some weights of the tensor are `fixed`, all that is said of weights (means, widths, priors, draws, labels) is
+    Where some weights of the tensor are `fixed`, all that is said of weights (moments, priors, draws, labels) is
     of the free ones, flat; only `whole` sees the others.
     """
 
@@ -49,7 +50,7 @@ class StochasticWeight(nn.Module, ABC):
         self.fixed = fixed
 
     @abstractmethod
-    def moments(self, original: Tensor) -> Moments:
+    def moments(self, original: Tensor) -> Moments[Tensor]:
         """The mean and standard deviation of every free weight, in the tensor's own shape if all are."""
 
     def whole(self, free: Tensor) -> Tensor:
@@ -59,9 +60,9 @@ class StochasticWeight(nn.Module, ABC):
     def kl(self, original: Tensor) -> Tensor:
         """KL(q || p) in nats, summed over the weights of this tensor."""
         q, m = self.moments(original), 0.0 if self.prior_mu is None else self.prior_mu
-        return total_kl(self.programmed(*q), m, self.prior_sigma) + shape_total(self.noise, *q)
+        return total_gaussian_kl(self.programmed(*q), m, self.prior_sigma) + shape_total(self.noise, *q)
 
-    def programmed(self, mu: Tensor, sigma: Tensor) -> Moments:
+    def programmed(self, mu: Tensor, sigma: Tensor) -> Moments[Tensor]:
         """The mean and standard deviation that weights have when their device is told to have these."""
         return Moments(*self.noise.program(mu, sigma))
 
@@ -96,7 +97,7 @@ class MeanFieldWeight(StochasticWeight):
         super().__init__(**common)
         self.rho = nn.Parameter(rho_from_sigma(sigma))
 
-    def moments(self, original: Tensor) -> Moments:
+    def moments(self, original: Tensor) -> Moments[Tensor]:
         return Moments(original, sigma_from_rho(self.rho))
 
 
@@ -117,7 +118,7 @@ class Site(NamedTuple):
         return original
 
     @property
-    def moments(self) -> Moments:
+    def moments(self) -> Moments[Tensor]:
         return self.weight.moments(self.original)
 
     @property
@@ -161,8 +162,24 @@ def names_of(model: nn.Module, draws: Draws) -> dict[int, str]:
     return {s.weight.index: s.path for s in stochastic_weights(unwrap(model)) if s.weight.draws is draws}
 
 
-def kl_of(model: nn.Module) -> Tensor:
-    """KL(q || p) in nats, summed over all stochastic weights of the model.  Eq. (4) of docs/method.md."""
+def kl_divergence(model: nn.Module) -> Tensor:
+    """KL(q || p) of a Bayesian model: the cost in nats of what its weights know beyond their priors.
+
+    Eq. (4) of docs/method.md.
+
+    Args:
+        model: a network that `bayesianize` converted.
+
+    Returns:
+        The sum over all stochastic weights in nats, a scalar that gradients flow through.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> model = pb.bayesianize(torch.nn.Linear(2, 1, bias=False), prior=pb.ZeroMean(0.5), sigma=pb.Absolute(0.5))
+        >>> _ = model.load_state_dict({"weight": torch.tensor([[0.5, 0.0]])}, strict=False)
+        >>> f"{pb.kl_divergence(model).item():.3f}"  # equal sigmas: the squared shift over twice the variance
+        '0.500'
+    """
     terms = [site.weight.kl(site.original) for site in require_bayesian(model)]
     return torch.stack([term.to(terms[0].device) for term in terms]).sum()
 

@@ -12,10 +12,25 @@ from pocketbayes.posterior.weights import require_bayesian
 
 
 def with_noise(model: nn.Module, family: Noise) -> nn.Module:
-    """Give every stochastic weight w = mu + sigma z that family for z, in place, and return the model.
+    """Give every stochastic weight w = mu + sigma z that family for z, in place.
 
     Families are standardised, so that means and variances stay; `save` stores the new family.  A device that alters
     them (`Programmed`, `Drifted`) does so from now on, in every draw.
+
+    Args:
+        model: a Bayesian model, at any stage.
+        family: of `pb.noise`, or what `pb.fit_noise` found.
+
+    Returns:
+        The model that was given.
+
+    Example:
+        >>> plain = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.zeros_(plain.weight)
+        >>> model = pb.bayesianize(plain, sigma=pb.Absolute(0.5))
+        >>> model = pb.with_noise(model, pb.noise.TwoPoint())  # z is +1 or -1
+        >>> sorted({round(model.weight.item(), 3) for _ in range(50)})
+        [-0.5, 0.5]
     """
     if not isinstance(family, Noise):
         raise ValueError(

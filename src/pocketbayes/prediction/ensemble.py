@@ -9,6 +9,7 @@ also tells whether the network writes into its inputs, so that every draw must h
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,9 @@ from pocketbayes.posterior.weights import Site, sites, stochastic_weights, unwra
 from pocketbayes.prediction.graph import Affine, fold_norms, split_prefix, trace
 from pocketbayes.prediction.layout import channels_last
 
+_FILTERS = (
+    threading.Lock()
+)  # warning filters belong to the process: two threads that restore them would mix them up
 VMAP_BATCH = 2  # up to this batch size one vectorised pass beats S passes (benchmarks/predict.py)
 
 
@@ -199,7 +203,7 @@ class Ensemble:
             return torch.func.functional_call(net, weights, self._own(args), self._own(kwargs))
 
         try:
-            with warnings.catch_warnings():
+            with _FILTERS, warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 batched = torch.vmap(run)(stacked)
         except Exception:  # no batching rule (recurrent layers), data-dependent control flow ...

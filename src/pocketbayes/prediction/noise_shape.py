@@ -1,4 +1,4 @@
-"""`shape_sensitivity`: does a posterior mind the shape of its noise?  Device families against Gaussian noise.
+"""`shape_sensitivity`: is a posterior sensitive to the shape of its noise?  Device families against Gaussian noise.
 
 Means and variances of the weights stay; only the law of z changes.  Every comparison is between independent draws, so
 that Gaussian against Gaussian, the floor, shows what the draws alone do.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Categorical, Likelihood, unpack
+from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.noise import (
     Bimodal,
     Gaussian,
@@ -29,13 +29,17 @@ from pocketbayes.noise import (
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.weights import require_bayesian
 from pocketbayes.posterior.with_noise import under_noise
+from pocketbayes.prediction.answer import Predictive, Regression
 from pocketbayes.prediction.ensemble import Ensemble
-from pocketbayes.prediction.predict import Predictive, Regression, reducer
+from pocketbayes.prediction.evaluate import ask
+from pocketbayes.prediction.inputs import device_of, labelled
+from pocketbayes.prediction.reduce import reducer
 from pocketbayes.runs.progress import track
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    import altair as alt
 
+EMPTY = "shape_sensitivity: the loader is empty. Pass one with at least one batch."
 SCORES = ("accuracy", "nll", "ece", "rmse")
 FAMILIES: dict[str, Noise] = {
     "two-point": TwoPoint(),
@@ -102,9 +106,9 @@ class ShapeReport:
         nll = row.changes["nll"]
         seen = "can be told apart" if row.excess.low > 0 else "cannot be told apart"
         if nll.largest <= self.tolerance:
-            said = f"the network does not mind: NLL changes by at most {nll.largest:.4f} nats"
+            said = f"the network is not sensitive to it: NLL changes by at most {nll.largest:.4f} nats"
         elif nll.low > self.tolerance:
-            said = f"the network minds: NLL rises by {nll.mean:.4f} ± {nll.half:.4f} nats"
+            said = f"the network is sensitive to it: NLL rises by {nll.mean:.4f} ± {nll.half:.4f} nats"
         elif nll.mean + nll.half < -self.tolerance:
             said = f"the network is better for it: NLL falls by {-nll.mean:.4f} ± {nll.half:.4f} nats"
         else:
@@ -145,31 +149,40 @@ class ShapeReport:
             "tolerance": self.tolerance,
         }
 
-    def plot(self) -> Figure:
-        """Left, distances with the floor as a band; right, what the NLL does, with the tolerance as a band."""
-        from matplotlib.figure import Figure
+    def plot(self) -> alt.HConcatChart:
+        """Left, distances with the floor as a band; right, what the NLL does, with the tolerance as a band.
 
-        figure = Figure(figsize=(9.0, 0.9 + 0.4 * len(self.rows)), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
-        names, places = [row.name for row in self.rows], range(len(self.rows))
-        bands = ((self.floor.distance.low, sum(self.floor.distance)), (-self.tolerance, self.tolerance))
-        values = ([row.distance for row in self.rows], [row.changes["nll"] for row in self.rows])
-        labels = ("energy distance to Gaussian noise / sigma", "change of the NLL (nats)")
-        for axes, band, intervals, label, said in zip(
-            (left, right), bands, values, labels, ("Gaussian floor", "tolerance"), strict=True
-        ):
-            axes.axvspan(*band, color="0.85", label=said)
-            axes.errorbar(
-                [i.mean for i in intervals], places, xerr=[i.half for i in intervals], fmt="o", capsize=3
-            )
-            axes.set(xlabel=label)
-            axes.locator_params(axis="x", nbins=5)
-            axes.legend(
-                frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0
-            )
-        left.set_yticks(list(places), names)
-        left.set_ylim(len(self.rows) - 0.5, -0.5)  # the first row on top
-        return figure
+        A chart of Altair's, which shows itself in a notebook; `.save("shape.svg")` writes it.
+        """
+        import altair as alt
+
+        distances = {row.name: row.distance for row in self.rows}
+        changes = {row.name: row.changes["nll"] for row in self.rows}
+        floor = (self.floor.distance.low, sum(self.floor.distance))
+        tolerance = (-self.tolerance, self.tolerance)
+        return alt.hconcat(
+            _intervals(distances, floor, "Gaussian floor", "energy distance to Gaussian noise / sigma"),
+            _intervals(changes, tolerance, "tolerance", "change of the NLL (nats)"),
+        )
+
+
+def _intervals(found: Mapping[str, Interval], band: tuple[float, float], said: str, title: str) -> Any:
+    """Means with their intervals by name, the first on top, over a band that stands for no difference."""
+    import altair as alt
+
+    rows = [
+        {"family": name, "mean": i.mean, "low": i.mean - i.half, "high": i.mean + i.half}
+        for name, i in found.items()
+    ]
+    y = alt.Y("family:N", sort=None, title=None)
+    shade = alt.Chart(alt.InlineData(values=[{"from": band[0], "to": band[1], "said": said}])).mark_rect()
+    colour = alt.Color("said:N", title=None, legend=alt.Legend(orient="top"), scale=alt.Scale(range=["#ddd"]))
+    marks = alt.Chart(alt.InlineData(values=rows))
+    return alt.layer(
+        shade.encode(alt.X("from:Q", title=title), colour, x2="to"),
+        marks.mark_rule().encode(y, x="low:Q", x2="high"),
+        marks.mark_circle(size=50, opacity=1).encode(y, x="mean:Q"),
+    ).properties(width=300, height=alt.Step(28))
 
 
 class _Outcome(NamedTuple):
@@ -191,24 +204,40 @@ def shape_sensitivity(
     tolerance: float = 0.01,
     progress: bool = False,
 ) -> ShapeReport:
-    """Predictions of the posterior under each noise family, against those under Gaussian noise.
+    """Whether a network is sensitive to the shape of its weights' noise: its predictions under each noise family,
+    against those under Gaussian noise.
 
-    In every repeat each family, and once more the Gaussian (the floor), is compared with fresh draws under Gaussian
-    noise: energy distance between the predictive samples, mean over the inputs and divided by their mean sigma, and the
-    differences of accuracy, NLL and ECE, or of RMSE and NLL.  The intervals are over the repeats: they hold for these
-    inputs.  The model is as before afterwards.
+    Means and variances of the weights stay.  In every repeat each family, and once more the Gaussian (the floor), is
+    compared with fresh draws under Gaussian noise: energy distance between the predictive samples, mean over the
+    inputs and divided by their mean sigma, and the differences of accuracy, NLL and ECE, or of RMSE and NLL.  The
+    intervals are over the repeats: they hold for these inputs.  The model is as before afterwards.
 
     Args:
+        model: a network that `bayesianize` converted.
+        loader: batches `(x, ..., y)`, or dicts with labels, to judge on.
         families: by name, or a sequence; two-point, bimodal, uniform, Laplace, Student-t and skew-normal by default.
-        tolerance: the change of NLL in nats up to which the verdict is that the network does not mind.
+        samples: draws of the weights in each comparison.
+        repeats: comparisons of each family, with draws of their own.
+        seed: of the draws.
+        likelihood: `Categorical()` by default.
+        tolerance: the change of NLL in nats up to which the verdict is that the network is not sensitive.
+        progress: show a bar on a terminal.
+
+    Returns:
+        A report with a row for each family; print it for the table and the verdicts.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> model = pb.bayesianize(torch.nn.Linear(4, 3))
+        >>> batches = [(torch.randn(20, 4), torch.randint(3, (20,)))]
+        >>> report = pb.shape_sensitivity(model, batches, {"signs": pb.noise.TwoPoint()}, samples=10, repeats=2)
+        >>> [row.name for row in report.rows], report.inputs
+        (['signs'], 20)
     """
     named = _named(families)
     _require_counts(samples, repeats, tolerance)
     require_bayesian(model)
-    likelihood = likelihood if likelihood is not None else Categorical()
-    batches = list(loader)
-    if not batches:
-        raise ValueError("shape_sensitivity: the loader is empty. Pass one with at least one batch.")
+    likelihood, batches = as_likelihood(likelihood), list(loader)
     everyone = {"Gaussian again": Gaussian(), **named}
     found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in everyone}
     own: list[dict[str, float]] = []
@@ -234,15 +263,9 @@ def _outcome(
     model: nn.Module, batches: list[Any], noise: Noise, likelihood: Likelihood, samples: int, seed: int
 ) -> _Outcome:
     reduce = reducer(likelihood, keep=True)
-    device = next((p.device for p in model.parameters()), None)
     with under_noise(model, noise):
         ensemble = Ensemble(model, samples=samples, seed=seed)
-        parts, targets = [], []
-        for raw in batches:
-            batch = unpack(raw, device)
-            parts.append(reduce(ensemble.outputs(*batch.args, **batch.kwargs)))
-            targets.append(batch.target)
-    answer = reduce.join(parts)
+        answer, targets = ask(ensemble, reduce, labelled(batches, device_of(model)), empty=EMPTY)
     scores = reduce.score(answer, torch.cat(targets))
     draws = answer.draws if isinstance(answer, Predictive | Regression) else answer
     assert isinstance(draws, Tensor)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -13,20 +14,25 @@ from torch import Tensor, nn
 from pocketbayes import metrics
 from pocketbayes.data import DataSet
 from pocketbayes.likelihood import Likelihood
-from pocketbayes.prediction.predict import Predictive, Regression, predict
+from pocketbayes.prediction.answer import Predictive, Regression, in_units
+from pocketbayes.prediction.predict import predict
+from pocketbayes.prediction.score import class_scores, regression_scores
 from pocketbayes.report.story import (
     Array,
     ClassBox,
+    Comparison,
     Curve,
-    Entropies,
+    Densities,
     Gallery,
     Intervals,
     Picture,
-    Reliability,
-    Row,
+    ReliabilityBins,
+    Threshold,
     thinned,
 )
 
+Side = TypeVar("Side")
+Sides: TypeAlias = Mapping[str, Side]  # "after", and where it is known "before"
 Answer = TypeVar("Answer", Predictive, Regression)
 PICTURES = 8  # in a row of the gallery
 SHOWN = 400  # predictions of a regression in its figure
@@ -38,26 +44,27 @@ LEVELS = np.linspace(0.05, 0.95, 19)  # probabilities of intervals
 
 
 def classification(
-    model: nn.Module, before: nn.Module | None, test: DataSet, ood: Tensor | None, samples: int, seed: int
+    nets: Sides[nn.Module], test: DataSet, ood: Tensor | None, unsure: float | None, samples: int, seed: int
 ) -> dict[str, Any]:
-    """The parts of a `Story` about a classifier, from `samples` draws; the plain network in one pass."""
+    """The parts of a `Story` about a classifier, from `samples` draws; a plain network in one pass."""
     test, classes = _labelled(test), test.classes
     assert classes is not None
-
-    def ask(network: nn.Module | None, x: Tensor | None) -> Predictive | None:
-        return None if network is None or x is None else _classes(network, x, samples, seed, len(classes))
-
-    old, new, strangers = ask(before, test.inputs()), ask(model, test.inputs()), ask(model, ood)
-    assert new is not None
+    asked = {side: _classes(net, test.inputs(), samples, seed, len(classes)) for side, net in nets.items()}
+    new, outside = asked["after"], None
+    scores = {side: class_scores(answer, test.y) for side, answer in asked.items()}
+    if ood is not None:
+        outside = {side: _classes(net, ood, samples, seed, len(classes)) for side, net in nets.items()}
+        for side, answer in asked.items():
+            scores[side]["auroc"] = metrics.auroc(answer.entropy, outside[side].entropy)
+    each = {side: _of_each(answer, test.y) for side, answer in asked.items()}
     return {
         "examples": len(test),
-        "table": _class_table(old, new, test.y, ask(before, ood), strangers),
-        "reliability_before": None if old is None else _reliability(old, test.y),
-        "reliability": _reliability(new, test.y),
-        "risk_before": None if old is None else _risk(old, test.y),
-        "risk": _risk(new, test.y),
+        "table": _compared(scores, each, ("accuracy", "nll", "ece", "brier", "auroc")),
+        "reliability": {side: _reliability(answer, test.y) for side, answer in asked.items()},
+        "risk": {side: _risk(answer, test.y) for side, answer in asked.items()},
+        "threshold": None if unsure is None else _threshold(new, test.y, unsure),
         "confidence": _boxes(new, test.y, classes),
-        "entropies": None if strangers is None else _entropies(new, strangers),
+        "entropies": None if outside is None else _entropies(new, outside["after"]),
         "gallery": _gallery(new, test),
     }
 
@@ -79,56 +86,49 @@ def _classes(model: nn.Module, x: Tensor, samples: int, seed: int, classes: int)
     return _on_cpu(answer)
 
 
-def _class_table(
-    old: Predictive | None,
-    new: Predictive,
-    labels: Tensor,
-    old_foreign: Predictive | None,
-    new_foreign: Predictive | None,
-) -> tuple[Row, ...]:
-    rows = []
-    for key in ("accuracy", "nll", "ece", "brier"):
-        score = getattr(metrics, key)
-        value = None if old is None else score(old.probs, labels)
-        rows.append(Row(key, value, score(new.probs, labels), _paired_error(key, old, new, labels)))
-    if new_foreign is not None:
-        value = (
-            None if old is None or old_foreign is None else metrics.auroc(old.entropy, old_foreign.entropy)
-        )
-        rows.append(Row("auroc", value, metrics.auroc(new.entropy, new_foreign.entropy)))
-    return tuple(rows)
+def _of_each(answer: Predictive, labels: Tensor) -> dict[str, Tensor]:
+    """The scores that are means over examples, example by example, [N]: for paired standard errors."""
+    at = answer.probs.gather(1, labels[:, None])[:, 0]
+    return {
+        "accuracy": (answer.labels == labels).double(),
+        "nll": -at.clamp_min(torch.finfo(at.dtype).tiny).log(),
+        "brier": answer.probs.square().sum(1) - 2 * at + 1,
+    }
 
 
-def _paired_error(key: str, old: Predictive | None, new: Predictive, labels: Tensor) -> float | None:
-    """The standard error of a mean's difference; none for ECE, which is no mean over examples."""
-    if old is None or key == "ece" or len(labels) < 2:
+def _compared(
+    scores: Sides[dict[str, float]], each: Sides[dict[str, Tensor]], keys: Iterable[str]
+) -> tuple[Comparison, ...]:
+    """The scores of both sides, and the standard error of the difference where a score is a mean over examples."""
+    before, after = scores.get("before", {}), scores["after"]
+    return tuple(
+        Comparison(key, before.get(key), after[key], _paired_error(each, key)) for key in keys if key in after
+    )
+
+
+def _paired_error(each: Sides[dict[str, Tensor]], key: str) -> float | None:
+    if "before" not in each or key not in each["after"] or len(each["after"][key]) < 2:
         return None
-    return _standard_error(_each(key, new.probs, labels) - _each(key, old.probs, labels))
-
-
-def _standard_error(difference: Tensor) -> float:
+    difference = each["after"][key] - each["before"][key]
     return difference.std().item() / math.sqrt(len(difference))
 
 
-def _each(key: str, probs: Tensor, labels: Tensor) -> Tensor:
-    """The measure example by example, [N]."""
-    at = probs.gather(1, labels[:, None])[:, 0]
-    if key == "accuracy":
-        return (probs.argmax(1) == labels).double()
-    if key == "nll":
-        return -at.clamp_min(torch.finfo(probs.dtype).tiny).log()
-    return probs.square().sum(1) - 2 * at + 1
-
-
-def _reliability(answer: Predictive, labels: Tensor) -> Reliability:
+def _reliability(answer: Predictive, labels: Tensor) -> ReliabilityBins:
     table = metrics.reliability(answer.probs, labels)
     kept = table.size > 0
-    return Reliability(*(_array(part[kept]) for part in (table.confidence, table.accuracy, table.size)))
+    return ReliabilityBins(*(_array(part[kept]) for part in (table.confidence, table.accuracy, table.size)))
 
 
 def _risk(answer: Predictive, labels: Tensor) -> Curve:
     curve = metrics.risk_coverage(answer.probs, labels)
     return thinned(_array(curve.coverage), _array(curve.risk))
+
+
+def _threshold(answer: Predictive, labels: Tensor, unsure: float) -> Threshold:
+    """Where the file's threshold stands on the risk-coverage curve."""
+    answered = int((answer.confidence >= unsure).sum())
+    risk = metrics.risk_coverage(answer.probs, labels).risk[answered - 1].item() if answered else math.nan
+    return Threshold(unsure, answered / len(labels), risk)
 
 
 def _boxes(answer: Predictive, labels: Tensor, classes: tuple[str, ...]) -> tuple[ClassBox, ...]:
@@ -141,25 +141,21 @@ def _boxes(answer: Predictive, labels: Tensor, classes: tuple[str, ...]) -> tupl
             size=int(table.size[c]),
             quantiles=_array(table.quantiles[c]),
             mean=table.mean[c].item(),
-            right=_mean(answer.confidence[of_class & right]),
-            wrong=_mean(answer.confidence[of_class & ~right]),
+            right=answer.confidence[of_class & right].mean().item(),
+            wrong=answer.confidence[of_class & ~right].mean().item(),
             accuracy=table.accuracy[c].item(),
         )
         boxes.append(box)
     return tuple(boxes)
 
 
-def _mean(values: Tensor) -> float:
-    return values.mean().item() if len(values) else math.nan
-
-
-def _entropies(familiar: Predictive, foreign: Predictive) -> Entropies:
-    edges = np.linspace(0.0, math.log(familiar.probs.shape[1]), BINS + 1)
-    shares = []
-    for answer in (familiar, foreign):
+def _entropies(test: Predictive, ood: Predictive) -> Densities:
+    edges = np.linspace(0.0, math.log(test.probs.shape[1]), BINS + 1)
+    heights = {}
+    for name, answer in (("test data", test), ("out-of-distribution inputs", ood)):
         inside = np.clip(_array(answer.entropy), edges[0], edges[-1])  # rounding can pass ln C
-        shares.append(np.histogram(inside, edges)[0] / len(inside))
-    return Entropies(edges, *shares)
+        heights[name] = np.histogram(inside, edges)[0] / len(inside)
+    return Densities(edges, heights)
 
 
 # --- images ----------------------------------------------------------------------------------------------------
@@ -178,9 +174,8 @@ def _gallery(answer: Predictive, test: DataSet) -> Gallery | None:
 def _picture(answer: Predictive, test: DataSet, i: int) -> Picture:
     assert test.classes is not None
     truth, said = int(test.y[i]), int(answer.labels[i])
-    return Picture(
-        _pixels(test, i), test.classes[truth], test.classes[said], answer.confidence[i].item(), truth == said
-    )
+    confidence = answer.confidence[i].item()
+    return Picture(_pixels(test, i), test.classes[truth], test.classes[said], confidence, truth == said)
 
 
 def _pixels(test: DataSet, i: int) -> Array:
@@ -195,103 +190,69 @@ def _pixels(test: DataSet, i: int) -> Array:
 # --- regression ------------------------------------------------------------------------------------------------
 
 
-class Unit(NamedTuple):
-    """How standardised numbers are shown: in the data's own unit where there is one target."""
-
-    name: str
-    scale: float
-    shift: float
-
-
-def _unit(test: DataSet) -> Unit:
-    scaling = test.target_scaling
-    if scaling is None or test.num_outputs != 1:
-        return Unit("standardised", 1.0, 0.0)
-    return Unit(
-        "units of the data", (scaling.std * scaling.full).item(), (scaling.mean * scaling.full).item()
-    )
-
-
 def regression(
-    model: nn.Module,
-    before: nn.Module | None,
-    test: DataSet,
-    likelihood: Likelihood,
-    samples: int,
-    seed: int,
+    nets: Sides[nn.Module], test: DataSet, likelihood: Likelihood, samples: int, seed: int
 ) -> dict[str, Any]:
-    """The parts of a `Story` about a regression.  The NLL is that of the standardised targets."""
-    targets, unit = test.targets().double(), _unit(test)
-    old = None if before is None else _normals(before, test.inputs(), likelihood, targets, samples, seed)
-    new = _normals(model, test.inputs(), likelihood, targets, samples, seed)
+    """The parts of a `Story` about a regression, in the units of the data.
+
+    Several targets have several units, so that figures which show them together are of standardised ones.
+    """
+    asked = {side: _normals(net, test, likelihood, samples, seed) for side, net in nets.items()}
+    shown = {side: in_units(answer, test.target_scaling) for side, answer in asked.items()}
+    targets, unit = test.y.double(), "units of the data"
+    scores = {side: regression_scores(answer, targets) for side, answer in shown.items()}
+    each = {side: {"nll": _nll_of_each(answer, targets)} for side, answer in shown.items()}
+    if test.num_outputs > 1 and test.target_scaling is not None:
+        shown, targets, unit = asked, test.targets().double(), "standardised"
     return {
         "examples": len(test),
-        "unit": unit.name,
-        "table": _regression_table(old, new, targets, unit),
-        "risk_before": None if old is None else _error_by_certainty(old, targets, unit),
-        "risk": _error_by_certainty(new, targets, unit),
-        "intervals": _intervals(old, new, targets, unit, seed),
+        "unit": unit,
+        "table": _compared(scores, each, ("rmse", "nll")),
+        "risk": {side: _error_by_certainty(answer, targets) for side, answer in shown.items()},
+        "intervals": _intervals(shown, targets, seed),
     }
 
 
-def _normals(
-    model: nn.Module, x: Tensor, likelihood: Likelihood, targets: Tensor, samples: int, seed: int
-) -> Regression:
-    answer = predict(model, x, samples=samples, seed=seed, likelihood=likelihood, draws=True)
-    if not isinstance(answer, Regression) or answer.mean.shape != targets.shape:
+def _normals(model: nn.Module, test: DataSet, likelihood: Likelihood, samples: int, seed: int) -> Regression:
+    answer = predict(model, test.inputs(), samples=samples, seed=seed, likelihood=likelihood, draws=True)
+    if not isinstance(answer, Regression) or answer.mean.shape != test.y.shape:
         raise ValueError(
-            f"report: the network's predictions do not fit targets of shape {tuple(targets.shape)}. Give its own "
+            f"report: the network's predictions do not fit targets of shape {tuple(test.y.shape)}. Give its own "
             "test data, and a Homoscedastic or Heteroscedastic likelihood."
         )
     return _on_cpu(answer)
 
 
-def _regression_table(
-    old: Regression | None, new: Regression, targets: Tensor, unit: Unit
-) -> tuple[Row, ...]:
-    rmse = [None if a is None else unit.scale * metrics.rmse(a.mean, targets) for a in (old, new)]
-    each = [None if a is None else _nll_each(a, targets) for a in (old, new)]
-    nll = [None if e is None else e.mean().item() for e in each]
-    assert rmse[1] is not None and nll[1] is not None and each[1] is not None
-    error = None if each[0] is None or len(targets) < 2 else _standard_error(each[1] - each[0])
-    return Row("rmse", rmse[0], rmse[1]), Row("nll", nll[0], nll[1], error)
-
-
-def _nll_each(answer: Regression, targets: Tensor) -> Tensor:
-    """-ln of the mean density over the draws, outputs jointly: [N]."""
-    assert answer.draws is not None and answer.sigmas is not None
-    normal = torch.distributions.Normal(answer.draws, answer.sigmas)
-    log_p: Tensor = normal.log_prob(targets).flatten(2).sum(2)  # [S, N]
+def _nll_of_each(answer: Regression, targets: Tensor) -> Tensor:
+    """-ln of the mean density over the draws, outputs jointly: [N], for a paired standard error."""
+    log_p: Tensor = _mixture(answer).log_prob(targets).flatten(2).sum(2)  # [S, N]
     return math.log(len(log_p)) - log_p.logsumexp(0)
 
 
-def _error_by_certainty(answer: Regression, targets: Tensor, unit: Unit) -> Curve:
+def _mixture(answer: Regression) -> torch.distributions.Normal:
+    """The Gaussian of each draw, [S, N, ...]."""
+    assert answer.draws is not None and answer.sigmas is not None
+    return torch.distributions.Normal(answer.draws, answer.sigmas)
+
+
+def _error_by_certainty(answer: Regression, targets: Tensor) -> Curve:
     """RMSE of the examples kept when the least certain are left out."""
     squares = (answer.mean - targets).square().flatten(1).mean(1)
-    doubt, order = answer.var.flatten(1).sum(1).sort()
-    # Examples of one certainty, all of them where the noise is constant, are taken in random order, in expectation.
-    group, size = torch.unique_consecutive(doubt, return_inverse=True, return_counts=True)[1:]
-    expected = (torch.bincount(group, squares[order]) / size)[group]  # [N]
-    rank = torch.arange(1, len(order) + 1, dtype=torch.float64)
-    return thinned(_array(rank / len(order)), _array(unit.scale * (expected.cumsum(0) / rank).sqrt()))
+    curve = metrics.loss_coverage(squares, -answer.var.flatten(1).sum(1))
+    return thinned(_array(curve.coverage), _array(curve.risk.sqrt()))
 
 
-def _intervals(old: Regression | None, new: Regression, targets: Tensor, unit: Unit, seed: int) -> Intervals:
+def _intervals(shown: Sides[Regression], targets: Tensor, seed: int) -> Intervals:
+    new = shown["after"]
     truth, mean, sigma = (_array(t).reshape(-1) for t in (targets, new.mean, new.var.sqrt()))
     at = np.sort(np.random.default_rng(seed).permutation(len(truth))[:SHOWN])
-    return Intervals(
-        truth[at] * unit.scale + unit.shift,
-        mean[at] * unit.scale + unit.shift,
-        sigma[at] * unit.scale,
-        None if old is None else _coverage(old, targets),
-        _coverage(new, targets),
-    )
+    coverage = {side: _coverage(answer, targets) for side, answer in shown.items()}
+    return Intervals(truth[at], mean[at], sigma[at], coverage)
 
 
 def _coverage(answer: Regression, targets: Tensor) -> Curve:
-    """Share of the targets inside the central interval of each probability, by the mixture's own distribution."""
-    assert answer.draws is not None and answer.sigmas is not None
-    below = torch.special.ndtr((targets - answer.draws) / answer.sigmas).mean(0)  # P(Y < y)
+    """Fraction of the targets inside the central interval of each probability, by the mixture's own distribution."""
+    below = _mixture(answer).cdf(targets).mean(0)  # P(Y < y)
     needed = _array((2 * below - 1).abs()).reshape(-1)  # probability of the smallest interval that holds y
     return Curve(LEVELS, (needed[:, None] <= LEVELS).mean(0))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pocketbayes.report.story import Run, Stage
+from pocketbayes.report.story import StageScores, TrainingCurve
 
 FACTS = ("command", "seed", "versions", "time")
 
@@ -29,7 +29,7 @@ def _get(record: Mapping[str, Any], key: str, absent: Any) -> Any:
     return absent if record.get(key) is None else record[key]
 
 
-def _run(name: str, epochs: Any) -> Run | None:
+def _run(name: str, epochs: Any) -> TrainingCurve | None:
     where = f"histories.{name}"
     rows = [_mapping(where, row) for row in _list(where, epochs)]
     if not rows:
@@ -37,16 +37,16 @@ def _run(name: str, epochs: Any) -> Run | None:
     scores = [_mapping(f"{where}.validation", _get(row, "validation", {})) for row in rows]
     nll, kl = (np.array([_number(row.get(key)) for row in rows]) for key in ("nll", "kl"))
     validation = np.array([_number(score.get("nll")) for score in scores])
-    return Run(str(name), np.arange(1, len(rows) + 1), nll, kl, validation)
+    return TrainingCurve(str(name), nll, kl, validation)
 
 
-def _stage(stage: Any) -> Stage:
+def _stage(stage: Any) -> StageScores:
     stage = _mapping("stages", stage)
     scores = _mapping("stages.metrics", _get(stage, "metrics", {}))
     metrics = {str(k): _number(v) for k, v in scores.items() if math.isfinite(_number(v))}
     seconds = _number(stage.get("seconds"))
     known = seconds if math.isfinite(seconds) else None
-    return Stage(str(_get(stage, "name", "")), known, metrics, str(_get(stage, "note", "")))
+    return StageScores(str(_get(stage, "name", "")), known, metrics, str(_get(stage, "note", "")))
 
 
 def _number(value: Any) -> float:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbayes.artifact.summary import TensorSummary
+
 Array = NDArray[Any]
 
 
-class Row(NamedTuple):
+class Comparison(NamedTuple):
     """A line of the table of before and after."""
 
     key: str
@@ -21,7 +23,7 @@ class Row(NamedTuple):
     error: float | None = None  # standard error of the difference, paired over the test examples
 
 
-class Reliability(NamedTuple):
+class ReliabilityBins(NamedTuple):
     """How often predictions of a given confidence are right; empty bins are left out."""
 
     confidence: Array  # [B]
@@ -48,31 +50,19 @@ class Curve(NamedTuple):
     y: Array
 
 
-class Histogram(NamedTuple):
-    """Densities over common bins."""
+class Threshold(NamedTuple):
+    """The confidence below which an answer is "not sure", and what it does on the test data."""
+
+    confidence: float
+    answered: float  # fraction of the inputs
+    risk: float  # fraction of wrong ones among the answers
+
+
+class Densities(NamedTuple):
+    """Histograms over common bins, by what they are of."""
 
     edges: Array  # [B + 1]
-    before: Array | None  # [B]
-    after: Array  # [B]
-
-
-class Entropies(NamedTuple):
-    """Predictive entropy of test data and of foreign inputs: shares of each over common bins, in nats."""
-
-    edges: Array  # [B + 1]
-    familiar: Array  # [B]
-    foreign: Array  # [B]
-
-
-class Layer(NamedTuple):
-    """What one tensor takes in the file."""
-
-    name: str
-    kind: str
-    weights: int
-    bits: float
-    outliers: int
-    blends: int
+    heights: Mapping[str, Array]  # [B] each
 
 
 class Cloud(NamedTuple):
@@ -83,15 +73,31 @@ class Cloud(NamedTuple):
     total: int
 
 
-class Plane(NamedTuple):
-    """Every law that a weight can have."""
+class WeightPlane(NamedTuple):
+    """Every Gaussian that a weight can have."""
 
     components: Cloud | None
-    members: Array | None  # [K] weights that have this component's law
+    members: Array | None  # [K] weights that have this component's Gaussian
     outliers: Cloud | None
     blends: Cloud | None
-    private: Cloud | None  # weights of an unshared posterior
+    unshared: Cloud | None  # weights of a posterior that shares nothing
     tails: tuple[float, float] | None = None  # 1 and 99 % of all means
+
+    def clouds(self) -> dict[str, Cloud]:
+        """Those that are there, by name, in the order of drawing."""
+        named = {
+            "unshared weights": self.unshared,
+            "outliers": self.outliers,
+            "blends": self.blends,
+            "components": self.components,
+        }
+        return {name: cloud for name, cloud in named.items() if cloud is not None}
+
+    def size(self, cloud: Cloud) -> Array:
+        """How many weights each point of a cloud stands for."""
+        return (
+            self.members if cloud is self.components and self.members is not None else np.ones(len(cloud.mu))
+        )
 
 
 class Intervals(NamedTuple):
@@ -100,21 +106,19 @@ class Intervals(NamedTuple):
     truth: Array
     mean: Array
     sigma: Array
-    before: Curve | None  # share of targets inside against the interval's probability
-    after: Curve
+    coverage: Mapping[str, Curve]  # fraction of the targets inside against the interval's probability
 
 
-class Run(NamedTuple):
-    """The training curve of one stage; NaN where a number is unknown."""
+class TrainingCurve(NamedTuple):
+    """The epochs of one stage; NaN where a number is unknown."""
 
     stage: str
-    epoch: Array
     nll: Array
     kl: Array
     validation: Array  # its NLL
 
 
-class Stage(NamedTuple):
+class StageScores(NamedTuple):
     """One stage of compression."""
 
     name: str
@@ -143,28 +147,30 @@ class Gallery(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """All that is known of a pocket file; the page shows the parts that are there."""
+    """All that is known of a pocket file; the page shows the parts that are there.
+
+    A mapping of curves has "after", the pocket file, and "before", the plain network, where that is known.
+    """
 
     name: str = "model"  # of the file
     data: str = ""  # name of the test data
     examples: int = 0  # of them
     samples: int = 0  # draws in a prediction
     classes: tuple[str, ...] | None = None  # None for regression
-    unit: str = ""  # of a regression's errors and predictions
-    table: tuple[Row, ...] = ()
+    unit: str = ""  # of a regression's figures
+    table: tuple[Comparison, ...] = ()
     sections: Mapping[str, int] | None = None  # bytes
-    layers: tuple[Layer, ...] = ()
-    plane: Plane | None = None
-    weights: Histogram | None = None  # plain weights, and one draw of the posterior
-    reliability_before: Reliability | None = None
-    reliability: Reliability | None = None
+    layers: tuple[TensorSummary, ...] = ()
+    plane: WeightPlane | None = None
+    weights: Densities | None = None  # of the plain weights, and of one draw of the posterior
+    reliability: Mapping[str, ReliabilityBins] = field(default_factory=dict)
     confidence: tuple[ClassBox, ...] = ()
-    risk_before: Curve | None = None  # risk against coverage
-    risk: Curve | None = None
-    entropies: Entropies | None = None
+    risk: Mapping[str, Curve] = field(default_factory=dict)  # against coverage
+    threshold: Threshold | None = None
+    entropies: Densities | None = None  # nats; fractions of the test data and of out-of-distribution inputs
     intervals: Intervals | None = None
-    runs: tuple[Run, ...] = ()
-    stages: tuple[Stage, ...] = ()
+    runs: tuple[TrainingCurve, ...] = ()
+    stages: tuple[StageScores, ...] = ()
     gallery: Gallery | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(
@@ -176,9 +182,7 @@ class Story:
         return any(row.before is not None for row in self.table)
 
 
-def thinned(curve_x: Array, curve_y: Array, most: int = 200) -> Curve:
+def thinned(x: Array, y: Array, most: int = 200) -> Curve:
     """A curve of at most `most` points, its ends among them."""
-    if len(curve_x) <= most:
-        return Curve(np.asarray(curve_x), np.asarray(curve_y))
-    at = np.unique(np.linspace(0, len(curve_x) - 1, most).round().astype(int))
-    return Curve(np.asarray(curve_x)[at], np.asarray(curve_y)[at])
+    at = np.unique(np.linspace(0, len(x) - 1, min(most, len(x))).round().astype(int))
+    return Curve(np.asarray(x)[at], np.asarray(y)[at])

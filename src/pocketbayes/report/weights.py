@@ -6,53 +6,43 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.artifact import Summary
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.gaussian import sigma_from_rho
 from pocketbayes.posterior.weights import require_bayesian
-from pocketbayes.report.story import Array, Cloud, Histogram, Layer, Plane
+from pocketbayes.report.story import Array, Cloud, Densities, WeightPlane
 from pocketbayes.sharing.shared import SharedWeight
 
-FEW = 2000  # outliers and blends that are shown
-MANY = 200_000  # weights that stand for all of an unshared posterior, and of a density
+FEW = 2000  # points of each kind that are shown
+MANY = 200_000  # weights that stand for all of a density
 BINS = 80
 
 
-def layers(summary: Summary) -> tuple[Layer, ...]:
-    """Every tensor with bytes of its own, in the order of the file."""
-    return tuple(
-        Layer(t.name, t.kind, int(np.prod(t.shape, dtype=np.int64)), t.bits, t.outliers, t.blends)
-        for t in summary.tensors
-        if not t.kind.startswith("tied")
-    )
-
-
 @torch.no_grad()
-def plane(model: nn.Module, seed: int) -> Plane:
+def plane(model: nn.Module, seed: int) -> WeightPlane:
     """Components with their members, outliers, blends, and unshared weights."""
-    outliers, blends, private, means = [], [], [], []
+    outliers, blends, unshared, means = [], [], [], []
     components, members = None, None
     for site in require_bayesian(model):
         mu, sigma = (part.reshape(-1) for part in site.moments)
         means.append(_array(mu))
         weight = site.weight
         if not isinstance(weight, SharedWeight):
-            private.append((mu, sigma))
+            unshared.append((mu, sigma))
             continue
         outliers.append((site.original.reshape(-1), sigma_from_rho(weight.rho)))
         at = weight.blend_position.long()
         blends.append((mu[at], sigma[at]))
-        book = weight.codebook
+        book = weight.codebook.values()
         components = Cloud(_array(book.mu), _array(book.sigma), book.components)
         count = _array(weight.derived.members)
         members = count if members is None else members + count
     rng = np.random.default_rng(seed)
-    return Plane(
+    return WeightPlane(
         components,
         members,
         _cloud(outliers, FEW, rng),
         _cloud(blends, FEW, rng),
-        _cloud(private, MANY, rng),
+        _cloud(unshared, FEW, rng),
         _tails(np.concatenate(means), rng),
     )
 
@@ -73,7 +63,7 @@ def _cloud(parts: list[tuple[Tensor, Tensor]], most: int, rng: np.random.Generat
 
 
 @torch.no_grad()
-def density(model: nn.Module, before: nn.Module | None, seed: int) -> Histogram:
+def density(model: nn.Module, before: nn.Module | None, seed: int) -> Densities:
     """How the plain network's weights are spread, and those of one draw of the posterior."""
     names = [site.path for site in require_bayesian(model)]
     drawn = _values(to_deterministic(model, seed=seed), names, seed)
@@ -83,7 +73,8 @@ def density(model: nn.Module, before: nn.Module | None, seed: int) -> Histogram:
     if not high > low:
         low, high = low - 1e-6, high + 1e-6
     edges = np.linspace(low, high, BINS + 1)
-    return Histogram(edges, None if plain is None else _density(plain, edges), _density(drawn, edges))
+    values = {"before": plain, "after": drawn}
+    return Densities(edges, {side: _density(v, edges) for side, v in values.items() if v is not None})
 
 
 def _values(model: nn.Module, names: list[str], seed: int) -> Array:

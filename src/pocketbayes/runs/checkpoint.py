@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,57 +20,49 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
 
     tensors: dict[str, Tensor] = {}
     names: dict[Any, str] = {}
-    layout = _pack(tree, tensors, names)
+    layout = json.dumps(_pack(tree, tensors, names))
     if not tensors:
         tensors["empty"] = torch.zeros(0)
-    write_atomically(path, save(tensors, metadata={"pocketbayes": json.dumps(layout)}))
+    metadata = {"pocketbayes": layout, "sha256": _digest(tensors, layout)}
+    write_atomically(path, save(tensors, metadata=metadata))
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Any:
-    """What `save_checkpoint` wrote; nothing in the file is executed."""
+    """What `save_checkpoint` wrote, to the bit; nothing in the file is executed.
+
+    A file that is damaged or something else gives an `ArtifactError`.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            layout = json.loads((file.metadata() or {})["pocketbayes"])
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        if _digest(tensors, metadata["pocketbayes"]) != metadata["sha256"]:
+            raise ValueError("its checksum is wrong")
+        return _unpack(json.loads(metadata["pocketbayes"]), tensors)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ArtifactError(
-            f"{path}: not a pocketbayes checkpoint, or a damaged one ({error}). Delete it to start afresh."
+            f"{path}: not a pocketbayes checkpoint, or a damaged one ({type(error).__name__}: {error}). "
+            "Delete it to start afresh."
         ) from error
-    return _unpack(layout, tensors)
-
-
-def claim(file: Path, ours: dict[str, str]) -> None:
-    """Note in `file` what the run is whose checkpoints lie beside it, by name, or refuse those of another run."""
-    if not file.exists():
-        write_atomically(file, json.dumps(ours).encode())
-        return
-    try:
-        theirs = dict(json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
-        raise ArtifactError(f"{file}: damaged ({error}). Delete its folder to start afresh.") from error
-    changed = [
-        f"{name} was {theirs.get(name)}, is {now}" for name, now in ours.items() if theirs.get(name) != now
-    ]
-    if changed:
-        raise ArtifactError(
-            f"{file.parent}: the checkpoints are of another run ({'; '.join(changed[:4])}). "
-            "Call compress with the same network and arguments to go on, or give another folder to start afresh."
-        )
 
 
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 of all that the model's state holds, shortened: enough to tell whether it is the same one."""
-    found = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        raw = (
-            value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
-            if isinstance(value, Tensor)
-            else b""
-        )
-        found.update(name.encode() + (raw or repr(value).encode()))
-    return found.hexdigest()[:16]
+    return _digest(model.state_dict())[:16]
+
+
+def _digest(named: dict[str, Any], told: str = "") -> str:
+    """SHA-256 of tensors (or other values) with their names, types and shapes, and of what is told of them."""
+    found = hashlib.sha256(told.encode())
+    for name, value in sorted(named.items()):
+        if isinstance(value, Tensor):
+            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        else:
+            found.update(f"{name} {value!r}".encode())
+    return found.hexdigest()
 
 
 def _pack(tree: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:

@@ -1,95 +1,39 @@
-"""Sharing (mu, sigma) between weights: a mixture over the plane with merging and blending, or rate and distortion."""
+"""Sharing (mu, sigma) between weights: a mixture over the plane with merging and blending, or rate and distortion.
 
-from pocketbayes.sharing.blend import Blend, Law, blend_weights, blended_law, mahalanobis, scalar_law
-from pocketbayes.sharing.evidence import Evidence, coarsen, gather_evidence
-from pocketbayes.sharing.histogram import Atoms, Histogram, make_grid, make_histogram
+Here are the parts of `pb.Paper` and the steps it takes, for experiments of one's own.
+"""
+
+from pocketbayes.sharing.blend import blend_weights, component_moments
+from pocketbayes.sharing.histogram import make_grid, make_histogram
 from pocketbayes.sharing.merge import (
     AbsoluteDistance,
     Barycentre,
     Merge,
-    Merged,
     MomentMatch,
     PaperEq6,
     RelativeDistance,
     merge_components,
-    wasserstein2,
 )
-from pocketbayes.sharing.mixture import (
-    Fit,
-    Mixture,
-    assign,
-    fit_mixture,
-    log_joint,
-    responsibilities,
-    top_components,
-)
-from pocketbayes.sharing.outliers import (
-    AbsoluteMean,
-    MeanQuantile,
-    Outliers,
-    before_sharing,
-    by_cluster_size,
-    by_fisher,
-    by_mean,
-    cluster_sizes,
-)
-from pocketbayes.sharing.rate import (
-    Codebook,
-    CodebookFit,
-    Rate,
-    RateSharing,
-    fit_bits,
-    fit_codebook,
-    label_weights,
-    share_by_rate,
-    sweep,
-)
+from pocketbayes.sharing.mixture import Mixture, assign, fit_mixture, log_joint
+from pocketbayes.sharing.outliers import AbsoluteMean, MeanQuantile, Outliers
 
 __all__ = [
-    "Atoms",
-    "Histogram",
-    "make_grid",
-    "make_histogram",
     "AbsoluteMean",
     "MeanQuantile",
     "Outliers",
-    "before_sharing",
-    "by_cluster_size",
-    "by_mean",
-    "by_fisher",
-    "cluster_sizes",
-    "Fit",
+    "make_grid",
+    "make_histogram",
     "Mixture",
-    "assign",
     "fit_mixture",
     "log_joint",
-    "responsibilities",
-    "top_components",
+    "assign",
     "AbsoluteDistance",
-    "Barycentre",
-    "Merge",
-    "Merged",
-    "MomentMatch",
-    "PaperEq6",
     "RelativeDistance",
+    "MomentMatch",
+    "Barycentre",
+    "PaperEq6",
+    "Merge",
     "merge_components",
-    "wasserstein2",
-    "Blend",
-    "Law",
+    "component_moments",
     "blend_weights",
-    "blended_law",
-    "mahalanobis",
-    "scalar_law",
-    "Codebook",
-    "CodebookFit",
-    "Evidence",
-    "Rate",
-    "RateSharing",
-    "coarsen",
-    "fit_bits",
-    "fit_codebook",
-    "gather_evidence",
-    "label_weights",
-    "share_by_rate",
-    "sweep",
 ]

@@ -8,18 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pocketbayes.moments import Codebook, Moments
 from pocketbayes.sharing.histogram import CHUNK, Atoms
 from pocketbayes.sharing.mixture import Mixture, top_components
 from pocketbayes.sharing.threads import operators_alone, spread
 
 ELLIPSE = 5.991  # 95 % of a two-dimensional Gaussian lies within this squared Mahalanobis distance
-
-
-class Law(NamedTuple):
-    """Mean and variance of scalar weights."""
-
-    mu: Tensor
-    var: Tensor
 
 
 class Blend(NamedTuple):
@@ -30,20 +24,20 @@ class Blend(NamedTuple):
     alpha: Tensor  # [M, k] float64, rows sum to one
 
 
-def scalar_law(mixture: Mixture) -> Law:
-    """The law of a weight w ~ N(m, s^2) with (m, s) ~ N(c, S): mean c_mu, variance c_sigma^2 + S_ss + S_mm; [K] each.
+def component_moments(mixture: Mixture) -> Moments[Tensor]:
+    """Those of a weight w ~ N(m, s^2) with (m, s) ~ N(c, S): mean c_mu, variance c_sigma^2 + S_ss + S_mm; [K] each.
 
     What quantisation loses becomes stated uncertainty.
     """
     spread = mixture.cov.diagonal(dim1=1, dim2=2).sum(1)
-    return Law(mixture.mean[:, 0], mixture.mean[:, 1].square() + spread)
+    return Moments(mixture.mean[:, 0], (mixture.mean[:, 1].square() + spread).sqrt())
 
 
-def blended_law(law: Law, component: Tensor, alpha: Tensor) -> Law:
-    """Moments of blends [M, k] of components' laws [K]: m = sum a_k m_k, v = sum a_k (v_k + m_k^2) - m^2; [M] each."""
-    mu = (alpha * law.mu[component]).sum(1)
-    around = (law.mu[component] - mu[:, None]).square()  # the same variance, without cancellation
-    return Law(mu, (alpha * (law.var[component] + around)).sum(1))
+def blended_moments(book: Codebook[Tensor], component: Tensor, alpha: Tensor) -> Moments[Tensor]:
+    """Those of blends [M, k] of components [K]: m = sum a_k m_k, v = sum a_k (v_k + m_k^2) - m^2; [M] each."""
+    mu = (alpha * book.mu[component]).sum(1)
+    around = (book.mu[component] - mu[:, None]).square()  # the same variance, without cancellation
+    return Moments(mu, (alpha * (book.sigma[component].square() + around)).sum(1).sqrt())
 
 
 def mahalanobis(mixture: Mixture, mu: Tensor, sigma: Tensor, label: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class Atoms(NamedTuple):
     scatter: Tensor  # [B, 2] variance of mu and of sigma within the atom
 
 
-class Axis(NamedTuple):
+class BinnedAxis(NamedTuple):
     """One axis of the grid.  A value lies in the uniform cell (x - low) * cells_per_unit; bins are groups of cells."""
 
     low: float
@@ -57,8 +57,8 @@ class Axis(NamedTuple):
 class Grid(NamedTuple):
     """A product of two companded axes; bins are numbered row by row, mu first."""
 
-    mu: Axis
-    sigma: Axis
+    mu: BinnedAxis
+    sigma: BinnedAxis
 
     @property
     def size(self) -> int:
@@ -103,7 +103,7 @@ def _key(mu: Tensor, sigma: Tensor) -> Tensor:
     return (bits[0] << 32) | (bits[1] & 0xFFFFFFFF)
 
 
-class Histogram(NamedTuple):
+class WeightHistogram(NamedTuple):
     """Counts and sums of (mu, sigma) for each bin of a grid.  Histograms on one grid add up with `+`."""
 
     grid: Grid | Distinct
@@ -111,17 +111,17 @@ class Histogram(NamedTuple):
     total: Tensor  # [2, size] float64: sums of mu and of sigma
 
     @classmethod
-    def empty(cls, grid: Grid | Distinct) -> Histogram:
+    def empty(cls, grid: Grid | Distinct) -> WeightHistogram:
         size = grid.size
         return cls(grid, torch.zeros(size, dtype=torch.int64), torch.zeros(2, size, dtype=torch.float64))
 
-    def __add__(self, other: object) -> Histogram:
+    def __add__(self, other: object) -> WeightHistogram:
         """The histogram of both sets of weights, so that files, devices and ranks reduce with one sum."""
-        if not isinstance(other, Histogram):
+        if not isinstance(other, WeightHistogram):
             return NotImplemented
         if not _same(self.grid, other.grid):
             raise ValueError("histograms: made on different grids. Make one grid and pass it to both.")
-        return Histogram(self.grid, self.n + other.n, self.total + other.total)
+        return WeightHistogram(self.grid, self.n + other.n, self.total + other.total)
 
     def occupied(self) -> Tensor:
         """[B] the numbers of the bins that hold weights, in order."""
@@ -168,14 +168,16 @@ def _same(a: Grid | Distinct, b: Grid | Distinct) -> bool:
 
 
 @operators_alone()
-def make_histogram(chunks: Chunks, grid: Grid | Distinct | None = None, *, bins: int = 512) -> Histogram:
+def make_histogram(
+    chunks: Chunks, grid: Grid | Distinct | None = None, *, bins: int = 512
+) -> WeightHistogram:
     """Count the weights of all chunks on `grid` (by default one made from them), reading each weight once.
 
     `chunks` are (mu, sigma) tensors of equal shapes, such as those of a model's parameters; they are read again to make
     the grid and to look labels up.
     """
     grid = make_grid(chunks, bins=bins) if grid is None else grid
-    parts = [Histogram.empty(grid) for _ in range(PARTS)]
+    parts = [WeightHistogram.empty(grid) for _ in range(PARTS)]
     for chunk in chunks:
         pieces = list(_pieces([chunk]))
         jobs = [(part, pieces[i::PARTS]) for i, part in enumerate(parts) if i < len(pieces)]
@@ -183,7 +185,7 @@ def make_histogram(chunks: Chunks, grid: Grid | Distinct | None = None, *, bins:
     return reduce(add, parts)
 
 
-def _count(job: tuple[Histogram, list[tuple[Tensor, Tensor]]]) -> None:
+def _count(job: tuple[WeightHistogram, list[tuple[Tensor, Tensor]]]) -> None:
     """Add weights to a histogram, in place."""
     histogram, pieces = job
     for mu, sigma in pieces:
@@ -209,23 +211,23 @@ def make_grid(chunks: Chunks, *, bins: int = 512) -> Grid | Distinct:
     return Grid(*(make_axis(x, lo, hi, bins) for x, lo, hi in zip(sample, low, high, strict=True)))
 
 
-def make_axis(sample: Tensor, low: float, high: float, bins: int) -> Axis:
+def make_axis(sample: Tensor, low: float, high: float, bins: int) -> BinnedAxis:
     """An axis over [low, high] with at most `bins` bins, dense where the sample is: bin density ~ density^(1/3)."""
     if not high - low > NARROWEST:
-        return Axis(
+        return BinnedAxis(
             low, 0.0, torch.zeros(1, dtype=torch.int32), torch.tensor([low, high], dtype=torch.float64)
         )
     per_unit = CELLS / (high - low)
     cell = ((sample.double() - low) * per_unit).clamp(0, CELLS - 1).long()
     counts = torch.bincount(cell, minlength=CELLS).double()
-    share = _smooth(counts).pow(1 / 3).cumsum(0)
-    bin_of_cell = (share * (bins / share[-1])).ceil().clamp(1, bins).int() - 1
+    filled = _smooth(counts).pow(1 / 3).cumsum(0)
+    bin_of_cell = (filled * (bins / filled[-1])).ceil().clamp(1, bins).int() - 1
     bin_of_cell = bin_of_cell.unique_consecutive(return_inverse=True)[
         1
     ].int()  # a cell may be wider than a bin
     first = torch.cat([torch.ones(1, dtype=torch.bool), bin_of_cell.diff() > 0]).nonzero().squeeze(1)
     edges = torch.cat([low + first.double() / per_unit, torch.tensor([high], dtype=torch.float64)])
-    return Axis(low, per_unit, bin_of_cell, edges)
+    return BinnedAxis(low, per_unit, bin_of_cell, edges)
 
 
 def _smooth(counts: Tensor, width: int = 65) -> Tensor:

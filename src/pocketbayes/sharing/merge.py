@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pocketbayes.sharing.blend import scalar_law
+from pocketbayes.sharing.blend import component_moments
 from pocketbayes.sharing.mixture import Mixture
 from pocketbayes.sharing.threads import operators_alone
 
@@ -133,7 +133,7 @@ class Merge:
 
     distance: AbsoluteDistance | RelativeDistance = RelativeDistance(0.1)
     gradient: float | None = None  # tau_g, on |g_i - g_j|
-    variance: float | None = None  # tau_v, on the difference of the scalar laws' variances
+    variance: float | None = None  # tau_v, on the difference of the components' variances
     rule: MergeRule = MomentMatch()
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class Merged(NamedTuple):
 def merge_components(mixture: Mixture, how: Merge, gradient: Tensor | None = None) -> Merged:
     """Merge closest pairs, mutual nearest neighbours at a time, until no pair is left that may merge.
 
-    `gradient` [K] is needed with `how.gradient`: each component's mean sensitivity.
+    `gradient` [K] is needed with `how.gradient`: each component's mean Fisher information.
     """
     if how.gradient is not None and (gradient is None or gradient.shape != mixture.log_pi.shape):
         raise ValueError(
@@ -182,7 +182,7 @@ def _close_pairs(mixture: Mixture, gradient: Tensor, bound: float, how: Merge) -
     if how.gradient is not None:
         keep &= (gradient[i] - gradient[j]).abs() < how.gradient
     if how.variance is not None:
-        var = scalar_law(mixture).var
+        var = component_moments(mixture).sigma.square()
         keep &= (var[i] - var[j]).abs() < how.variance
     return torch.stack([i, j], 1)[keep], distance[keep]
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from pocketbayes.errors import ConvergenceWarning
 from pocketbayes.sharing import tiles as tile
-from pocketbayes.sharing.histogram import Atoms, Chunks, Histogram
+from pocketbayes.sharing.histogram import Atoms, Chunks, WeightHistogram
 from pocketbayes.sharing.threads import operators_alone, spread
-from pocketbayes.sharing.tiles import Plane, Tiles
+from pocketbayes.sharing.tiles import Standardisation, Tiles
 
 POINT_FLOOR = 1e-12  # variance of a component that is one point, standardised
 
@@ -69,7 +69,7 @@ def fit_mixture(
     components every atom is a component; components that lose all their weights are dropped.
     """
     _check(atoms, components, tolerance, max_iterations, floor)
-    plane = Plane.of(atoms)
+    plane = Standardisation.of(atoms)
     if start is None and components >= len(atoms.n):
         return _one_each(atoms, plane)
     tiles = Tiles.of(atoms, plane)
@@ -166,24 +166,24 @@ def _stretches(tiles: Tiles, components: int, floor: float) -> _Standard:
     return _Standard((weight / count.sum()).log(), mean, _floored(cov, floor))
 
 
-def _one_each(atoms: Atoms, plane: Plane) -> Fit:
+def _one_each(atoms: Atoms, plane: Standardisation) -> Fit:
     """Every atom a component, its variance that within the atom."""
-    share = atoms.n / atoms.n.sum()
+    fraction = atoms.n / atoms.n.sum()
     z, var = (atoms.mean - plane.shift) / plane.scale, atoms.scatter / plane.scale.square() + POINT_FLOOR
-    cov = torch.stack([var[:, 0], torch.zeros_like(share), var[:, 1]], 1)
-    mixture = _Standard(share.log(), z, cov)
-    own = share.log() - math.log(2 * math.pi) - 0.5 * var.log().sum(1)
-    value = float((share * own).sum()) - plane.log_volume
+    cov = torch.stack([var[:, 0], torch.zeros_like(fraction), var[:, 1]], 1)
+    mixture = _Standard(fraction.log(), z, cov)
+    own = fraction.log() - math.log(2 * math.pi) - 0.5 * var.log().sum(1)
+    value = float((fraction * own).sum()) - plane.log_volume
     return Fit(_restore(mixture, plane)._replace(mean=atoms.mean), value, (value,), True)
 
 
-def _standardise(mixture: Mixture, plane: Plane) -> _Standard:
+def _standardise(mixture: Mixture, plane: Standardisation) -> _Standard:
     cov = mixture.cov.double() / (plane.scale[:, None] * plane.scale)
     packed = torch.stack([cov[:, 0, 0], cov[:, 0, 1], cov[:, 1, 1]], 1)
     return _Standard(mixture.log_pi.double(), (mixture.mean.double() - plane.shift) / plane.scale, packed)
 
 
-def _restore(mixture: _Standard, plane: Plane) -> Mixture:
+def _restore(mixture: _Standard, plane: Standardisation) -> Mixture:
     cov = mixture.cov[:, [0, 1, 1, 2]].view(-1, 2, 2) * (plane.scale[:, None] * plane.scale)
     return Mixture(mixture.log_pi, mixture.mean * plane.scale + plane.shift, cov)
 
@@ -191,7 +191,7 @@ def _restore(mixture: _Standard, plane: Plane) -> Mixture:
 @operators_alone()
 def log_joint(mixture: Mixture, points: Tensor) -> Tensor:
     """ln pi_k + ln N(x_i | m_k, S_k) of every point [N, 2] and component, [N, K]: exact, and as large as that."""
-    plane = Plane(mixture.mean.mean(0), mixture.cov.diagonal(dim1=1, dim2=2).mean(0).sqrt())
+    plane = Standardisation(mixture.mean.mean(0), mixture.cov.diagonal(dim1=1, dim2=2).mean(0).sqrt())
     z = (points.double() - plane.shift) / plane.scale
     theta = tile.natural(*_standardise(mixture, plane))
     return tile.statistics(z, torch.zeros_like(z)) @ theta.T - plane.log_volume
@@ -208,7 +208,7 @@ def top_components(mixture: Mixture, atoms: Atoms, k: int) -> tuple[Tensor, Tens
 
     Looks at the components nearest to the atom's tile only, so fewer than K of them can be asked for when K is large.
     """
-    plane = Plane.of(atoms)
+    plane = Standardisation.of(atoms)
     tiles, standard = Tiles.of(atoms, plane), _standardise(mixture, plane)
     theta, near = tile.natural(*standard), tile.nearest_components(tiles, *standard)
     if not 1 <= k <= near.shape[1]:
@@ -222,7 +222,7 @@ def top_components(mixture: Mixture, atoms: Atoms, k: int) -> tuple[Tensor, Tens
     return tiles.restore(component), tiles.restore(joint) - plane.log_volume
 
 
-def assign(mixture: Mixture, histogram: Histogram, chunks: Chunks) -> list[Tensor]:
+def assign(mixture: Mixture, histogram: WeightHistogram, chunks: Chunks) -> list[Tensor]:
     """For each chunk the most probable component of each weight, through the table bin -> component."""
     best = top_components(mixture, histogram.atoms(), 1)[0].squeeze(1)
     return list(histogram.lookup(best.to(label_dtype(mixture.components)), chunks))

@@ -59,9 +59,9 @@ def by_mean(mu: Sequence[Tensor], rule: AbsoluteMean | MeanQuantile) -> list[Ten
     return [m.detach().abs() > tau for m in mu]
 
 
-def by_fisher(fisher: Sequence[Tensor], share: float) -> list[Tensor]:
-    """The weights of largest fisher g_i, at most a `share` of all; ties at the border stay inliers."""
-    bound = quantile(fisher, 1 - share)
+def by_fisher(fisher: Sequence[Tensor], fraction: float) -> list[Tensor]:
+    """The weights of largest fisher g_i, at most a `fraction` of all; ties at the border stay inliers."""
+    bound = quantile(fisher, 1 - fraction)
     return [g.detach() > bound for g in fisher]
 
 
@@ -97,7 +97,7 @@ def before_sharing(
 
 
 def quantile(values: Sequence[Tensor], q: float) -> float:
-    """The smallest value that at least a share q of all values does not exceed."""
+    """The smallest value that at least a fraction q of all values does not exceed."""
     flat = torch.cat([v.detach().reshape(-1).float() for v in values])
     if flat.numel() == 0:
         raise ValueError("values: hold no weights.")

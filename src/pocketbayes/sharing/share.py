@@ -8,29 +8,31 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
-from pocketbayes.posterior.convert import remove_hooks, swap, unregister
-from pocketbayes.posterior.weights import (
-    MeanFieldWeight,
-    Site,
-    StochasticWeight,
-    common,
-    require_bayesian,
-    sites,
-)
-from pocketbayes.sharing.blend import ELLIPSE, blend_weights, scalar_law
+from pocketbayes.moments import Codebook
+from pocketbayes.posterior.surgery import swap
+from pocketbayes.posterior.weights import MeanFieldWeight, Site, StochasticWeight, common, require_bayesian
+from pocketbayes.sharing.blend import ELLIPSE, blend_weights, component_moments
 from pocketbayes.sharing.histogram import make_histogram
+from pocketbayes.sharing.labels import share_by_rate
 from pocketbayes.sharing.merge import AbsoluteDistance, Merge, merge_components
 from pocketbayes.sharing.mixture import assign, fit_mixture
 from pocketbayes.sharing.outliers import Outliers, before_sharing, by_cluster_size, cluster_sizes
-from pocketbayes.sharing.rate import Rate, share_by_rate
-from pocketbayes.sharing.shared import Blends, Codebook, SharedWeight
+from pocketbayes.sharing.rate import Rate
+from pocketbayes.sharing.shared import Blends, SharedWeight, TrainableCodebook
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Algorithm 1 of the sharing paper with its thresholds; None switches a part off, for its ablations."""
+    """Algorithm 1 of the sharing paper with its thresholds; None switches a part off, for its ablations.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
+        >>> outliers = pb.sharing.Outliers(fisher_fraction=None, smallest_cluster=None)
+        >>> report = pb.share(model, pb.Paper(components=20, outliers=outliers, blend=None))
+        >>> report.components_before_merging
+        20
+    """
 
     components: int = 6000
     outliers: Outliers = Outliers()
@@ -42,7 +44,7 @@ class Paper:
     tolerance: float = 1e-4
 
 
-class Layer(NamedTuple):
+class SharedLayer(NamedTuple):
     """One tensor of weights after sharing."""
 
     path: str
@@ -57,7 +59,7 @@ class SharingReport:
     """What `share` did."""
 
     how: str
-    layers: list[Layer]
+    layers: list[SharedLayer]
     components: int
     components_before_merging: int
     trainable: int  # scalars: 2 K + 2 outliers + everything deterministic
@@ -101,8 +103,7 @@ class SharingReport:
 class _Shared(NamedTuple):
     """The outcome of either method, tensor by tensor."""
 
-    mu: Tensor  # [K]
-    sigma: Tensor  # [K]
+    book: Codebook[Tensor]
     labels: list[Tensor]  # label K marks an outlier
     blends: list[Blends | None]
     before_merging: int
@@ -114,20 +115,28 @@ class _Shared(NamedTuple):
 def share(
     model: nn.Module, how: Paper | Rate = Rate(), *, fisher: Mapping[str, Tensor] | None = None
 ) -> SharingReport:
-    """Replace every weight's own (mu, sigma) by a shared one, in place; an error leaves the model as it was.
+    """Replace every weight's own moments by shared ones, in place; an error leaves the model as it was.
 
     Args:
-        how: `Rate(...)`, the fewest label bits for the least loss (METHOD 3), or `Paper(...)`, Algorithm 1.
+        model: a mean-field posterior, all its weights unshared.
+        how: `Rate(...)`, the fewest label bits for the least loss (part 3 of docs/method.md), or `Paper(...)`.
         fisher: g_i by parameter name, from `pb.fisher_information`; the paper's rule for outliers needs it.
+
+    Returns:
+        Counts and label bits by tensor, the size of the codebook and what was lost; print it for a summary.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
+        >>> report = pb.share(model, pb.Rate(lambda_=4.0))
+        >>> report.weights, report.components <= 64, report.bits_per_weight < 8
+        (1536, True, True)
     """
     found = require_mean_field(model)
     mu = [site.moments.mu.detach() for site in found]
     sigma = [site.moments.sigma.detach() for site in found]
     given = None if fisher is None else [_lookup(fisher, site) for site in found]
     shared = _by_rate(mu, sigma, how) if isinstance(how, Rate) else _by_paper(mu, sigma, how, given)
-    install(
-        model, found, shared.mu, shared.sigma, shared.labels, shared.blends, tied=getattr(how, "tied", False)
-    )
+    install(model, found, shared.book, shared.labels, shared.blends, tied=getattr(how, "tied", False))
     return replace(
         report_of(model, type(how).__name__.lower()),
         components_before_merging=shared.before_merging,
@@ -166,9 +175,8 @@ def _by_rate(mu: list[Tensor], sigma: list[Tensor], how: Rate) -> _Shared:
     book, fit = result.fit.codebook, result.fit
     distortion = float(fit.distortion.sum())
     none: list[Blends | None] = [None] * len(mu)
-    return _Shared(
-        book.mu, book.sigma, result.labels, none, book.components, None, len(fit.history), distortion
-    )
+    plain = Codebook(book.mu, book.sigma)
+    return _Shared(plain, result.labels, none, book.components, None, len(fit.history), distortion)
 
 
 def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Tensor] | None) -> _Shared:
@@ -201,9 +209,9 @@ def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Te
     if how.blend is not None:
         far = blend_weights(mixture, *zip(*kept, strict=True), k=how.blend, beyond=how.beyond)
         blends = [Blends(p[b.weight], b.component, b.alpha) for p, b in zip(positions, far, strict=True)]
-    law = scalar_law(mixture)
+    book = Codebook(*component_moments(mixture))
     dense = [_dense(m, p, k[2], mixture.components) for m, p, k in zip(mu, positions, kept, strict=True)]
-    return _Shared(law.mu, law.var.sqrt(), dense, blends, before, fit.log_likelihood, fit.iterations)
+    return _Shared(book, dense, blends, before, fit.log_likelihood, fit.iterations)
 
 
 def _inside(inlier: tuple[Tensor, Tensor], label: Tensor, small: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -240,29 +248,28 @@ def _mean_by_label(
 def install(
     model: nn.Module,
     found: list[Site],
-    mu: Tensor,
-    sigma: Tensor,
+    book: Codebook[Tensor],
     labels: list[Tensor],
     blends: list[Blends | None],
     *,
     tied: bool = False,
 ) -> None:
-    """Replace each weight by a SharedWeight with these labels into the codebook (mu, sigma)."""
-    used, labels, blends = _compact(labels, blends, len(mu))
+    """Replace each weight by a SharedWeight with these labels into the codebook."""
+    used, labels, blends = _compact(labels, blends, book.components)
     like = found[0].original
-    codebook = Codebook(mu[used].to(like), sigma[used].to(like), tied=tied)
-    new: dict[int, StochasticWeight] = {}
+    codebook = TrainableCodebook(Codebook(*(part[used].to(like) for part in book)), tied=tied)
+    new: dict[int, tuple[StochasticWeight, Tensor]] = {}
     for number, (site, label, blend) in enumerate(zip(found, labels, blends, strict=True)):
-        old = site.weight
-        sigmas = site.moments.sigma.detach()
-        new[id(old)] = SharedWeight(
+        q, outlier = site.moments, label == codebook.components
+        weight = SharedWeight(
             codebook=codebook,
             labels=label,
-            outlier_sigma=sigmas[label == codebook.components],
+            outlier_sigma=q.sigma.detach()[outlier],
             blends=blend,
             counts_codebook=number == 0,
-            **common(old),
+            **common(site.weight),
         )
+        new[id(site.weight)] = weight, q.mu[outlier]
     swap(model, new)
 
 
@@ -288,24 +295,6 @@ def _compact(
     return used, labels, renamed
 
 
-def adopt(model: nn.Module, source: nn.Module) -> None:
-    """Make the model, in place, what `source` is: a copy at another stage, plain or Bayesian, which is used up."""
-    theirs = {site.path: site for site in sites(source)}
-    if not theirs:
-        remove_hooks(model)
-    for site in list(sites(model)):
-        if not theirs:
-            unregister(site.owner, site.name, source.get_parameter(site.path))
-            continue
-        other = theirs[site.path]
-        original, weight = other.original, other.weight
-        assert isinstance(original, nn.Parameter)
-        weight.draws = site.weight.draws
-        unregister(site.owner, site.name, original)
-        parametrize.register_parametrization(site.owner, site.name, weight, unsafe=True)
-    model.load_state_dict(source.state_dict())
-
-
 def report_of(model: nn.Module, how: str) -> SharingReport:
     """Counts of a shared model as it is."""
     layers, components = [], 0
@@ -313,7 +302,7 @@ def report_of(model: nn.Module, how: str) -> SharingReport:
         weight = site.weight
         assert isinstance(weight, SharedWeight)
         layers.append(
-            Layer(
+            SharedLayer(
                 site.path,
                 weight.labels.numel(),
                 weight.rho.numel(),

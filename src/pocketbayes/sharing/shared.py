@@ -7,31 +7,31 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.noise import Law as NoiseLaw
-from pocketbayes.noise import shape_total
+from pocketbayes.moments import Codebook, Moments
+from pocketbayes.noise import Law, shape_total
 from pocketbayes.posterior.draws import CODEBOOK, Draw
-from pocketbayes.posterior.gaussian import Moments, kl_divergence, rho_from_sigma, sigma_from_rho
+from pocketbayes.posterior.gaussian import gaussian_kl, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight
-from pocketbayes.sharing.blend import Law, blended_law
+from pocketbayes.sharing.blend import blended_moments
 from pocketbayes.sharing.mixture import label_dtype
 
 
-class Codebook(nn.Module):
-    """K Gaussians (m_k, sigma_k) shared by all weights of a network; trained like any other parameters.
+class TrainableCodebook(nn.Module):
+    """A codebook that all shared weights of a network look up, trained like any other parameters.
 
     With `tied`, all weights of a component move together in a draw, as in the sharing paper's own code: a component is
     then one random variable and its KL counts once.  Otherwise each weight draws for itself.
     """
 
-    def __init__(self, mu: Tensor, sigma: Tensor, *, tied: bool = False) -> None:
+    def __init__(self, book: Codebook[Tensor], *, tied: bool = False) -> None:
         super().__init__()
-        self.mu = nn.Parameter(mu.clone())
-        self.rho = nn.Parameter(rho_from_sigma(sigma))
+        self.mu = nn.Parameter(book.mu.clone())
+        self.rho = nn.Parameter(rho_from_sigma(book.sigma))
         self.tied = tied
 
-    @property
-    def sigma(self) -> Tensor:
-        return sigma_from_rho(self.rho)
+    def values(self) -> Codebook[Tensor]:
+        """The components as they are now."""
+        return Codebook(self.mu, sigma_from_rho(self.rho))
 
     @property
     def components(self) -> int:
@@ -47,9 +47,10 @@ class Blends(NamedTuple):
 
 
 class SharedWeight(StochasticWeight):
-    """One tensor of weights: labels into the codebook; outliers keep a (mu, sigma) of their own, blends mix components.
+    """One tensor of weights: labels into the codebook; outliers keep moments of their own, blends mix components.
 
-    The original parameter holds the outliers' means alone, in the order of their positions.  Label K marks an outlier.
+    Label K marks an outlier; the original parameter holds the outliers' means alone, in the order of their positions.
+    A blend is labelled with the first of its components.
     """
 
     status = "shared"
@@ -62,7 +63,7 @@ class SharedWeight(StochasticWeight):
     def __init__(
         self,
         *,
-        codebook: Codebook,
+        codebook: TrainableCodebook,
         labels: Tensor,
         outlier_sigma: Tensor,
         blends: Blends | None,
@@ -72,35 +73,33 @@ class SharedWeight(StochasticWeight):
         super().__init__(**common)
         self.codebook = codebook
         self.shape = labels.shape
-        self.rho = nn.Parameter(rho_from_sigma(outlier_sigma))
-        self.register_buffer("labels", labels.reshape(-1).to(label_dtype(codebook.components + 1)))
-        dtype = outlier_sigma.dtype
+        self.rho = nn.Parameter(rho_from_sigma(outlier_sigma), requires_grad=outlier_sigma.numel() > 0)
         position, component, alpha = blends or _no_blends(labels.device)
+        self.register_buffer("labels", labels.reshape(-1).to(label_dtype(codebook.components + 1)))
         self.register_buffer("blend_position", position.to(torch.int32))
         self.register_buffer("blend_component", component.to(label_dtype(codebook.components)))
-        self.register_buffer("blend_alpha", alpha.to(dtype))
+        self.register_buffer("blend_alpha", alpha.to(outlier_sigma.dtype))
         self.counts_codebook = counts_codebook
-        self._derived: _Derived | None = None
+        self._derived: _Derived | None = _derive(self)
 
-    # --- the law -----------------------------------------------------------------------------------------------
+    # --- moments -----------------------------------------------------------------------------------------------
 
-    def right_inverse(self, mu: Tensor) -> Tensor:
-        """The outliers' means out of the means of all weights; called at registration, once for each tied site."""
-        if mu.shape != self.shape:
-            return mu  # a tied site, whose parameter holds the outliers already
-        return mu.reshape(-1)[self.derived.outlier].clone()
+    def moments(self, original: Tensor) -> Moments[Tensor]:
+        book = self.codebook.values()
+        parts = zip(book, self.outliers(original), self._blended(book), strict=True)
+        return Moments(*(self._assemble(*part) for part in parts))
 
-    def moments(self, original: Tensor) -> Moments:
-        table = Law(self.codebook.mu, self.codebook.sigma.square())
-        blended = blended_law(table, self.blend_component.int(), self.blend_alpha)
-        mu = self._assemble(table.mu, original, blended.mu)
-        sigma = self._assemble(self.codebook.sigma, sigma_from_rho(self.rho), blended.var.sqrt())
-        return Moments(mu, sigma)
+    def outliers(self, original: Tensor) -> Moments[Tensor]:
+        """Their own moments, [outliers]."""
+        return Moments(original, sigma_from_rho(self.rho))
+
+    def _blended(self, book: Codebook[Tensor]) -> Moments[Tensor]:
+        return blended_moments(book, self.blend_component.int(), self.blend_alpha)
 
     def _assemble(self, table: Tensor, outliers: Tensor, blended: Tensor) -> Tensor:
         """Values of all weights from those of the components [K], the outliers and the blends."""
         flat = torch.cat([table, table.new_zeros(1)]).index_select(0, self.labels.int())
-        if self.derived.outlier.numel():
+        if outliers.numel():
             flat = flat.index_copy(0, self.derived.outlier, outliers)
         if self.blend_position.numel():
             flat = flat.index_copy(0, self.blend_position.long(), blended)
@@ -109,13 +108,13 @@ class SharedWeight(StochasticWeight):
     def sample(self, original: Tensor, draw: Draw) -> Tensor:
         if not self.codebook.tied:
             return super().sample(original, draw)
-        book = self.codebook
+        book = self.codebook.values()
         mu, sigma = book.mu.detach(), book.sigma.detach()
         z = draw.value(CODEBOOK, lambda: draw.z(self.noise, mu, sigma, CODEBOOK))
-        values = self.noise.place(book.mu, book.sigma, z)  # [K] one draw for each component
+        values = self.noise.place(*book, z)  # [K] one draw for each component
         blended = (self.blend_alpha * values[self.blend_component.int()]).sum(1)
-        own = sigma_from_rho(self.rho)
-        outliers = self.noise.place(original, own, draw.z(self.noise, original, own, self.index))
+        own = self.outliers(original)
+        outliers = self.noise.place(*own, draw.z(self.noise, *own, self.index))
         return self.whole(self._assemble(values, outliers, blended))
 
     # --- the KL ------------------------------------------------------------------------------------------------
@@ -125,28 +124,27 @@ class SharedWeight(StochasticWeight):
 
         With tied draws a component is one variable: its KL counts once in the network, against N(0, s^2).
         """
-        d, book = self.derived, self.codebook
-        q = self.programmed(book.mu, book.sigma)
-        if book.tied:
-            shared = kl_divergence(q, 0.0, self.prior_sigma).sum() * float(self.counts_codebook)
+        d, book = self.derived, self.codebook.values()
+        q = self.programmed(*book)
+        if self.codebook.tied:
+            shared = gaussian_kl(q, 0.0, self.prior_sigma).sum() * float(self.counts_codebook)
         else:
             # sum_i (m - p_i)^2 = n (m - p)^2 + scatter of the prior means p_i about their mean p
-            shared = (d.members * kl_divergence(q, d.prior_mean, self.prior_sigma)).sum() + d.prior_scatter
-        outliers = self.programmed(original, sigma_from_rho(self.rho))
-        apart = kl_divergence(outliers, self._prior_mean_at(d.outlier), self.prior_sigma).sum()
+            shared = (d.members * gaussian_kl(q, d.prior_mean, self.prior_sigma)).sum() + d.prior_scatter
+        apart = self._kl_at(d.outlier, self.outliers(original))
         if self.blend_position.numel():
-            law = blended_law(Law(book.mu, book.sigma.square()), self.blend_component.int(), self.blend_alpha)
-            at = self._prior_mean_at(self.blend_position.long())
-            apart = apart + kl_divergence(self.programmed(law.mu, law.var.sqrt()), at, self.prior_sigma).sum()
+            apart = apart + self._kl_at(self.blend_position.long(), self._blended(book))
         return shared + apart + self._shape(original)
 
+    def _kl_at(self, position: Tensor, q: Moments[Tensor]) -> Tensor:
+        """Summed over the weights at these flat positions."""
+        mean = 0.0 if self.prior_mu is None else self.prior_mu.reshape(-1)[position]
+        return gaussian_kl(self.programmed(*q), mean, self.prior_sigma).sum()
+
     def _shape(self, original: Tensor) -> Tensor | float:
-        if isinstance(self.noise, NoiseLaw):
+        if isinstance(self.noise, Law):
             return shape_total(self.noise, self.labels, self.labels)
         return shape_total(self.noise, *self.moments(original))
-
-    def _prior_mean_at(self, position: Tensor) -> Tensor | float:
-        return 0.0 if self.prior_mu is None else self.prior_mu.reshape(-1)[position]
 
     # --- what follows from the labels --------------------------------------------------------------------------
 
@@ -176,19 +174,20 @@ class _Derived(NamedTuple):
 def _derive(weight: SharedWeight) -> _Derived:
     components, labels = weight.codebook.components, weight.labels
     outlier = (labels == components).nonzero()[:, 0]
-    plain = torch.ones_like(labels, dtype=torch.bool).index_fill_(0, weight.blend_position.long(), False)
-    plain &= labels != components
-    kept = labels[plain].long()
-    count = torch.bincount(kept, minlength=components).to(weight.rho.dtype)
+    blended = labels[weight.blend_position.long()]
+    count = torch.bincount(labels, minlength=components + 1)[:-1] - torch.bincount(
+        blended, minlength=components
+    )
+    members = count.to(weight.rho.dtype)
     if weight.prior_mu is None:
-        zero = torch.zeros_like(count)
-        return _Derived(outlier, count, zero, zero.new_zeros(()))
-    p = weight.prior_mu.reshape(-1)[plain].double()
-    mean = torch.zeros(components, dtype=p.dtype, device=p.device).index_add_(
-        0, kept, p
-    ) / count.double().clamp_min(1)
-    scatter = (p - mean[kept]).square().sum() / (2 * weight.prior_sigma**2)
-    return _Derived(outlier, count, mean.to(count.dtype), scatter.to(count.dtype))
+        zero = torch.zeros_like(members)
+        return _Derived(outlier, members, zero, zero.new_zeros(()))
+    plain = (labels != components).index_fill_(0, weight.blend_position.long(), False)
+    kept, p = labels[plain].int(), weight.prior_mu.reshape(-1)[plain].double()
+    total = torch.zeros(components, dtype=p.dtype, device=p.device).index_add_(0, kept, p)
+    mean = total / count.clamp_min(1)
+    scatter = (p - mean.index_select(0, kept)).square().sum() / (2 * weight.prior_sigma**2)
+    return _Derived(outlier, members, mean.to(members.dtype), scatter.to(members.dtype))
 
 
 def _no_blends(device: torch.device) -> Blends:

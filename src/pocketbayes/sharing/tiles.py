@@ -23,17 +23,17 @@ PARTS = 8  # of the expectation step, each summed apart: the same for any number
 CANDIDATES = 32  # components a tile is compared with, and two more for each that a tile holds on average
 
 
-class Plane(NamedTuple):
+class Standardisation(NamedTuple):
     """The standardised plane z = (x - shift) / scale; unscaled, sigma ~ 1e-4 would be invisible beside mu ~ 1e-2."""
 
     shift: Tensor  # [2]
     scale: Tensor  # [2], positive also where an axis is constant
 
     @classmethod
-    def of(cls, atoms: Atoms) -> Plane:
-        share = (atoms.n / atoms.n.sum())[:, None]
-        shift = (share * atoms.mean).sum(0)
-        scale = (share * ((atoms.mean - shift).square() + atoms.scatter)).sum(0).sqrt()
+    def of(cls, atoms: Atoms) -> Standardisation:
+        fraction = (atoms.n / atoms.n.sum())[:, None]
+        shift = (fraction * atoms.mean).sum(0)
+        scale = (fraction * ((atoms.mean - shift).square() + atoms.scatter)).sum(0).sqrt()
         size = torch.where(shift == 0, 1.0, shift.abs())
         return cls(shift, torch.where(scale > 1e-12 * size, scale, size))
 
@@ -51,7 +51,7 @@ class Tiles(NamedTuple):
     n: Tensor  # [T, TILE]
 
     @classmethod
-    def of(cls, atoms: Atoms, plane: Plane) -> Tiles:
+    def of(cls, atoms: Atoms, plane: Standardisation) -> Tiles:
         z = (atoms.mean - plane.shift) / plane.scale
         order = _along_curve(z)
         phi = statistics(z, atoms.scatter / plane.scale.square())[order]

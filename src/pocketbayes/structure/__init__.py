@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pocketbayes.structure.masks import (
     MAP,
     Constant,
-    Fixed,
+    FixedPart,
     Heavy,
     Light,
     Random,
@@ -53,7 +53,7 @@ __all__ = [
     "MAP",
     "Values",
     "Weight",
-    "Fixed",
+    "FixedPart",
     "fix_weights",
     "count_fixed",
     "mask_from_rule",

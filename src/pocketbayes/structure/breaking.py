@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from pocketbayes.posterior.convert import swap
 from pocketbayes.posterior.fixed import FixedEntries
+from pocketbayes.posterior.surgery import swap
 from pocketbayes.posterior.weights import (
     MeanFieldWeight,
     Site,
@@ -23,7 +23,7 @@ from pocketbayes.posterior.weights import (
 from pocketbayes.structure.masks import (
     MAP,
     Constant,
-    Fixed,
+    FixedPart,
     Scheme,
     Values,
     Zero,
@@ -84,6 +84,15 @@ def break_symmetry(
             name -> (stream read, stream written).
         odd: with `layers`, whether the activations are odd, so that signs may flip too.
         example: an input batch, where the layers do not tell how many axes a tensor has.
+
+    Returns:
+        How many weights are fixed in each tensor, and the symmetries before and after; print it for a summary.
+
+    Example:
+        >>> model = pb.bayesianize(pb.nets.mlp([4, 5, 3]))
+        >>> report = pb.break_symmetry(model, pb.structure.Light())
+        >>> report.count, report.before.permutations, report.after.permutations
+        (5, 120, 1)
     """
     require_bayesian(model)
     graph = neuron_graph(model, layers, odd, example)
@@ -93,7 +102,7 @@ def break_symmetry(
     if isinstance(values, MAP) and values.values is None:
         values = MAP({name: site.moments.mu for name, site in found.items()})
     fixed = fix_weights(graph.weights, scheme, values)
-    _require_private(found, fixed)
+    _require_mean_field(found, fixed)
     report = SymmetryReport(
         scheme=scheme,
         values=values,
@@ -119,7 +128,7 @@ def _sites(model: nn.Module, graph: NeuronGraph) -> dict[str, Site]:
     return {weight.name: everything[weight.name] for weight in graph.weights}
 
 
-def _require_private(found: Mapping[str, Site], fixed: Mapping[str, Fixed]) -> None:
+def _require_mean_field(found: Mapping[str, Site], fixed: Mapping[str, FixedPart]) -> None:
     for name in fixed:
         weight = found[name].weight
         if not isinstance(weight, MeanFieldWeight):
@@ -131,7 +140,7 @@ def _require_private(found: Mapping[str, Site], fixed: Mapping[str, Fixed]) -> N
 
 
 def _fixed_entries(
-    found: Mapping[str, Site], fixed: Mapping[str, Fixed], values: Values
+    found: Mapping[str, Site], fixed: Mapping[str, FixedPart], values: Values
 ) -> dict[str, FixedEntries]:
     c: Tensor | None = None
     if isinstance(values, Constant):
@@ -155,14 +164,14 @@ def _fixed_entries(
 
 def fix_entries(model: nn.Module, entries: Mapping[str, FixedEntries]) -> None:
     """Leave only the free weights of these tensors, by name, a posterior, in place."""
-    new: dict[int, StochasticWeight] = {}
+    new: dict[int, tuple[StochasticWeight, Tensor]] = {}
     for site in stochastic_weights(model):
         if (fixed := entries.get(site.path)) is None:
             continue
         old, q = site.weight, site.moments
         prior_mu = None if old.prior_mu is None else fixed.take(old.prior_mu)
         kept = {**common(old), "prior_mu": prior_mu, "fixed": fixed}
-        new[id(old)] = MeanFieldWeight(sigma=fixed.take(q.sigma.detach()), **kept)
+        new[id(old)] = MeanFieldWeight(sigma=fixed.take(q.sigma.detach()), **kept), fixed.take(q.mu)
     swap(model, new)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BoolArray = NDArray[np.bool_]
-Rule = dict[str, Any]
+MaskRule = dict[str, Any]
 
 
 class Weight(NamedTuple):
@@ -32,10 +32,10 @@ class Weight(NamedTuple):
     transposed: bool = False
 
 
-class Fixed(NamedTuple):
+class FixedPart(NamedTuple):
     """What is fixed in one weight tensor.  Mask and values have its shape; values are zero where it is free."""
 
-    rule: Rule
+    rule: MaskRule
     mask: BoolArray
     values: NDArray[np.float64]
 
@@ -135,7 +135,7 @@ class Scheme(ABC):
     """Where weights are fixed."""
 
     @abstractmethod
-    def rule(self, layer: int, weight: Weight) -> Rule:
+    def rule(self, layer: int, weight: Weight) -> MaskRule:
         """The rule, ready for JSON, that `mask_from_rule` turns into the mask of this weight."""
 
     def mask(self, layer: int, weight: Weight) -> BoolArray:
@@ -147,7 +147,7 @@ class Scheme(ABC):
 class Light(Scheme):
     """Fixes m - 1 entries of a matrix, m the smaller of its two sizes."""
 
-    def rule(self, layer: int, weight: Weight) -> Rule:
+    def rule(self, layer: int, weight: Weight) -> MaskRule:
         return _named_rule("light", layer, weight)
 
 
@@ -155,7 +155,7 @@ class Light(Scheme):
 class Heavy(Scheme):
     """Fixes m (m - 1) / 2 entries of a matrix, m the smaller of its two sizes."""
 
-    def rule(self, layer: int, weight: Weight) -> Rule:
+    def rule(self, layer: int, weight: Weight) -> MaskRule:
         return _named_rule("heavy", layer, weight)
 
 
@@ -177,7 +177,7 @@ class Random(Scheme):
         if self.seed < 0:
             raise ValueError(f"Random: seed must be >= 0, got {self.seed}.")
 
-    def rule(self, layer: int, weight: Weight) -> Rule:
+    def rule(self, layer: int, weight: Weight) -> MaskRule:
         if self.like is not None:
             count = int(self.like.mask(layer, weight).sum()) // math.prod(weight.shape[2:])
         else:
@@ -186,8 +186,8 @@ class Random(Scheme):
         return _named_rule("random", layer, weight) | {"count": count, "seed": self.seed}
 
 
-def _named_rule(name: str, layer: int, weight: Weight) -> Rule:
-    rule: Rule = {"rule": name, "layer": layer, "shape": list(weight.shape)}
+def _named_rule(name: str, layer: int, weight: Weight) -> MaskRule:
+    rule: MaskRule = {"rule": name, "layer": layer, "shape": list(weight.shape)}
     return rule | {"transposed": True} if weight.transposed else rule
 
 
@@ -268,7 +268,7 @@ def _as_float64(values: Any) -> NDArray[np.float64]:
 # --- a whole network ----------------------------------------------------------------------------------------
 
 
-def fix_weights(weights: Iterable[Weight], scheme: Scheme, values: Values) -> dict[str, Fixed]:
+def fix_weights(weights: Iterable[Weight], scheme: Scheme, values: Values) -> dict[str, FixedPart]:
     """What the scheme fixes in each weight, given in order from the input; a weight left whole is left out."""
     weights = tuple(weights)
     if len(weights) < 2:
@@ -285,15 +285,15 @@ def fix_weights(weights: Iterable[Weight], scheme: Scheme, values: Values) -> di
     return {name: part for name, part in fixed.items() if part.mask.any()}
 
 
-def _fix(layer: int, weight: Weight, scheme: Scheme, values: Values) -> Fixed:
+def _fix(layer: int, weight: Weight, scheme: Scheme, values: Values) -> FixedPart:
     rule = scheme.rule(layer, weight)
     try:
         mask = mask_from_rule(rule)
     except ValueError as error:
         raise ValueError(f"{weight.name}: {error}") from error
-    return Fixed(rule, mask, np.where(mask, values.of(layer, weight), 0.0))
+    return FixedPart(rule, mask, np.where(mask, values.of(layer, weight), 0.0))
 
 
-def count_fixed(fixed: Mapping[str, Fixed]) -> dict[str, int]:
+def count_fixed(fixed: Mapping[str, FixedPart]) -> dict[str, int]:
     """How many scalar weights are fixed in each tensor."""
     return {name: int(part.mask.sum()) for name, part in fixed.items()}

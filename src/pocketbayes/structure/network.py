@@ -24,19 +24,19 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
-class Axis(NamedTuple):
+class NeuronAxis(NamedTuple):
     """The neurons along one axis of a tensor; slots tell the copies of one neuron (flattened pixels) apart."""
 
     neurons: IntArray  # [positions]
     slots: IntArray  # [positions]
 
 
-class Layer(NamedTuple):
+class NeuronLayer(NamedTuple):
     """A weight tensor and the neurons it reads and writes; in groups if a convolution is grouped."""
 
     weight: Weight
-    inputs: Axis
-    outputs: Axis
+    inputs: NeuronAxis
+    outputs: NeuronAxis
     groups: int
 
     def ends(self) -> tuple[IntArray, IntArray]:
@@ -50,8 +50,8 @@ class Layer(NamedTuple):
 class Tie(NamedTuple):
     """Neurons that move together, position by position; if signed, they also change sign together."""
 
-    left: Axis
-    right: Axis
+    left: NeuronAxis
+    right: NeuronAxis
     signed: bool
 
 
@@ -59,7 +59,7 @@ class Rider(NamedTuple):
     """A tensor that moves with the neurons along its axis `dim`: a bias, the scales of a norm ..."""
 
     name: str
-    axis: Axis
+    axis: NeuronAxis
     dim: int
     flips: bool  # changes sign with its neuron
 
@@ -78,7 +78,7 @@ class NeuronGraph:
     """All neurons, numbered from zero and sorted into groups, with everything that joins them."""
 
     groups: tuple[Group, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[NeuronLayer, ...]
     ties: tuple[Tie, ...]
     riders: tuple[Rider, ...]
 
@@ -163,13 +163,13 @@ class Builder:
         ties = [(self._axis(left), self._axis(right)) for left, right, _ in self._ties]
         axes = [axis for pair in layers + ties for axis in pair]
         joined, is_joined = self._join(axes, ties)
-        axes = [Axis(joined[axis.neurons], axis.slots) for axis in axes]
+        axes = [NeuronAxis(joined[axis.neurons], axis.slots) for axis in axes]
         pairs = list(zip(axes[::2], axes[1::2], strict=True))
         riders = [(name, self._axis(cells), dim, flips) for name, (cells, dim, flips) in self._riders.items()]
         return NeuronGraph(
             groups=self._groups(joined, axes),
             layers=tuple(
-                Layer(weight, inputs, outputs, groups)
+                NeuronLayer(weight, inputs, outputs, groups)
                 for (weight, groups, _, _), (inputs, outputs) in zip(
                     self._layers.values(), pairs[: len(layers)], strict=True
                 )
@@ -182,15 +182,17 @@ class Builder:
                 if not done
             ),
             riders=tuple(
-                Rider(n, Axis(joined[a.neurons], a.slots), dim, flips) for n, a, dim, flips in riders
+                Rider(n, NeuronAxis(joined[a.neurons], a.slots), dim, flips) for n, a, dim, flips in riders
             ),
         )
 
-    def _axis(self, cells: list[Cell]) -> Axis:
+    def _axis(self, cells: list[Cell]) -> NeuronAxis:
         slots = [self._slots.setdefault(slot, len(self._slots)) for _, slot in cells]
-        return Axis(np.array([neuron for neuron, _ in cells], np.int64), np.array(slots, np.int64))
+        return NeuronAxis(np.array([neuron for neuron, _ in cells], np.int64), np.array(slots, np.int64))
 
-    def _join(self, axes: list[Axis], ties: list[tuple[Axis, Axis]]) -> tuple[IntArray, list[bool]]:
+    def _join(
+        self, axes: list[NeuronAxis], ties: list[tuple[NeuronAxis, NeuronAxis]]
+    ) -> tuple[IntArray, list[bool]]:
         """[neurons] -> their number after joining, and for each tie whether it was used up by it."""
         joined = np.arange(len(self._born))
         is_joined = []
@@ -205,7 +207,7 @@ class Builder:
             joined = candidate if is_joined[-1] else joined
         return joined, is_joined
 
-    def _groups(self, joined: IntArray, axes: list[Axis]) -> tuple[Group, ...]:
+    def _groups(self, joined: IntArray, axes: list[NeuronAxis]) -> tuple[Group, ...]:
         """Neurons on the same axes in the same slots, named after the first layer that writes them."""
         size = int(joined.max(initial=-1)) + 1
         pinned, odd = np.zeros(size, bool), np.ones(size, bool)
@@ -288,7 +290,7 @@ def weighted_layer(name: str, module: nn.Module) -> WeightedLayer | None:
 
 
 def spread_over(cells: Sequence[Cell | None], positions: int, where: str) -> list[Cell | None]:
-    """Each channel over its share of consecutive positions, as flattening lays them out."""
+    """Each channel over its consecutive positions, as flattening lays them out."""
     copies, rest = divmod(positions, len(cells))
     if rest:
         raise ValueError(

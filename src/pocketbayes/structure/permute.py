@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pocketbayes.structure.network import Axis, IntArray, Layer, NeuronGraph
+from pocketbayes.structure.network import IntArray, NeuronAxis, NeuronGraph, NeuronLayer
 
 
 def permute_weights(
@@ -30,7 +30,7 @@ def permute_weights(
     return moved
 
 
-def _move_weight(layer: Layer, weight: Tensor, permutation: IntArray, signs: IntArray) -> Tensor:
+def _move_weight(layer: NeuronLayer, weight: Tensor, permutation: IntArray, signs: IntArray) -> Tensor:
     inputs, outputs = layer.ends()
     entry = np.full((len(layer.inputs.neurons), len(layer.outputs.neurons)), -1)
     entry[inputs, outputs] = np.arange(len(inputs))
@@ -45,7 +45,7 @@ def _move_weight(layer: Layer, weight: Tensor, permutation: IntArray, signs: Int
     return torch.empty_like(flat).index_copy_(0, torch.from_numpy(place), flat * sign).reshape(weight.shape)
 
 
-def _places(name: str, axis: Axis, permutation: IntArray) -> IntArray:
+def _places(name: str, axis: NeuronAxis, permutation: IntArray) -> IntArray:
     """Where each position of the axis goes."""
     pairs = zip(axis.neurons.tolist(), axis.slots.tolist(), strict=True)
     position = {pair: place for place, pair in enumerate(pairs)}

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbayes.structure.masks import Fixed
-from pocketbayes.structure.network import IntArray, Layer, NeuronGraph
+from pocketbayes.structure.masks import FixedPart
+from pocketbayes.structure.network import IntArray, NeuronGraph, NeuronLayer
 
 Colours = NDArray[np.uint64]
 
@@ -59,7 +59,7 @@ class Symmetry:
         return f"{text}, 10^{self.log10_flips:.2f} sign flips, 10^{self.log10_signed:.2f} together"
 
 
-def residual_symmetry(graph: NeuronGraph, fixed: Mapping[str, Fixed] | None = None) -> Symmetry:
+def residual_symmetry(graph: NeuronGraph, fixed: Mapping[str, FixedPart] | None = None) -> Symmetry:
     """The symmetries that remain with these weights fixed, by name; of the bare network if none are."""
     fixed = fixed or {}
     if unknown := set(fixed) - {weight.name for weight in graph.weights}:
@@ -85,7 +85,7 @@ class Edges(NamedTuple):
     nonzero: NDArray[np.bool_]  # [E] a change of one end's sign changes the values
 
 
-def fixed_edges(graph: NeuronGraph, fixed: Mapping[str, Fixed]) -> Edges:
+def fixed_edges(graph: NeuronGraph, fixed: Mapping[str, FixedPart]) -> Edges:
     """Fixed weights, and ties as weights fixed to one (to zero if the signs of the two ends are free)."""
     parts, offset = [_no_edges()], 0
     parts += [_layer_edges(layer, fixed.get(layer.weight.name)) for layer in graph.layers]
@@ -104,7 +104,7 @@ def _no_edges() -> Edges:
     return Edges(none, none, none, none, none.astype(bool))
 
 
-def _layer_edges(layer: Layer, fixed: Fixed | None) -> Edges:
+def _layer_edges(layer: NeuronLayer, fixed: FixedPart | None) -> Edges:
     """One edge for each kernel with fixed entries.
 
     In a grouped convolution the absent kernels are zeros fixed for good.  These are nearly all, so there zero is

@@ -32,7 +32,7 @@ NUMBER = object()  # their answers, and what is computed from them
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
-class Parameter:
+class TensorValue:
     """A parameter or buffer of the model in the forward pass, as it is or expanded over the batch."""
 
     def __init__(self, name: str, value: Tensor) -> None:
@@ -113,7 +113,7 @@ def _ranks(traced: fx.GraphModule, example: Tensor | None) -> dict[str, int]:
 
 
 class _Walk:
-    """Visits node by node and finds what each stands for: a Stream, a Parameter, a tuple, a number, or None.
+    """Visits node by node and finds what each stands for: a Stream, a TensorValue, a tuple, a number, or None.
 
     None is whatever depends on the network's input alone, whose channels stay in place.
     """
@@ -148,7 +148,7 @@ class _Walk:
             name = str(node.target)
             owner = self.model.get_submodule(name.rpartition(".")[0])
             value = getattr(owner, name.rpartition(".")[2])
-            return Parameter(name, value) if isinstance(value, Tensor) else None
+            return TensorValue(name, value) if isinstance(value, Tensor) else None
         if node.op == "call_module":
             module = self.model.get_submodule(str(node.target))
             return self._module(str(node.target), module, (*args, *kwargs.values()))
@@ -268,10 +268,10 @@ class _Walk:
             return args[0][args[1]]
         if name == "cat":
             return self._cat(args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0))
-        operands = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Stream | Parameter)]
+        operands = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Stream | TensorValue)]
         if name in SUMS | PRODUCTS and operands:
             return self._sum(*args[:2]) if name in SUMS else self._product(*args[:2])
-        if name in {"expand", "repeat", "unsqueeze", "expandas"} and isinstance(args[0], Parameter):
+        if name in {"expand", "repeat", "unsqueeze", "expandas"} and isinstance(args[0], TensorValue):
             return args[0]
         if not operands:  # of the input alone, unless it comes from numbers
             return NUMBER if args and args[0] is not None and any(arg is NUMBER for arg in args) else None
@@ -325,13 +325,13 @@ class _Walk:
         """A stream plus (flips) or times something that has no neurons."""
         if other is None:  # the network's input, whose channels stay in place
             self.builder.pin(stream.cells)
-        if isinstance(other, Parameter):
+        if isinstance(other, TensorValue):
             per_neuron = other.value.ndim >= -stream.axis and other.value.shape[stream.axis] > 1
             if per_neuron and isinstance(other.value, nn.Parameter) and not stream.spread:
                 self.builder.rider(other.name, self._all_cells(stream.cells), stream.axis, flips)
             elif per_neuron:
                 self.builder.pin(stream.cells)
-        if flips and not (isinstance(other, Parameter) and per_neuron):
+        if flips and not (isinstance(other, TensorValue) and per_neuron):
             self.builder.not_odd(stream.cells)
 
     def _cat(self, values: Sequence[Any], dim: int) -> Any:

@@ -27,8 +27,18 @@ class Distilled:
     Args:
         loader: batches `(x, ..., y)` or dicts; shuffling and random numbers are the loader's own.
         teacher: a network, or a list of them.
-        share: a, the part of the teacher, from 0 (labels alone) to 1.
+        fraction: a, the teacher's part of the targets, from 0 (labels alone) to 1.
         likelihood: the one to train with, which knows where the classes are in an output.
+
+    Returns:
+        An iterable with the length of `loader`, whose batches have targets [N, C, ...].
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> batches = [(torch.randn(8, 4), torch.randint(3, (8,)))]
+        >>> ((x, q),) = pb.Distilled(batches, torch.nn.Linear(4, 3), fraction=0.5)
+        >>> q.shape, bool((q.max(1).values > 0.5).all())
+        (torch.Size([8, 3]), True)
     """
 
     def __init__(
@@ -36,12 +46,12 @@ class Distilled:
         loader: Iterable[Any],
         teacher: nn.Module | Sequence[nn.Module],
         *,
-        share: float = 0.5,
+        fraction: float = 0.5,
         likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     ) -> None:
-        if not 0 <= share <= 1:
-            raise ValueError(f"Distillation: the teacher's share must be from 0 to 1, got {share}.")
-        self.loader, self.share = loader, share
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Distillation: the teacher's fraction must be from 0 to 1, got {fraction}.")
+        self.loader, self.fraction = loader, fraction
         self.likelihood = require_classes(likelihood)
         self.teachers = [frozen(each) for each in several(teacher)]
         self.device = next((p.device for each in self.teachers for p in each.parameters()), None)
@@ -72,7 +82,7 @@ class Distilled:
         answers = [self._logits(teacher, batch) for teacher in self.teachers]
         labels = self.likelihood.probabilities(answers[0], batch.target)
         taught = torch.stack([logits.softmax(1) for logits in answers]).mean(0)
-        mixed = (1 - self.share) * labels + self.share * taught
+        mixed = (1 - self.fraction) * labels + self.fraction * taught
         return torch.where(labels.sum(1, keepdim=True) > 0, mixed, 0.0)
 
     def _logits(self, teacher: nn.Module, batch: Batch) -> Tensor:
@@ -100,8 +110,8 @@ def frozen(model: nn.Module) -> nn.Module:
 
 
 def require_classes(likelihood: Likelihood | Callable[[Any, Any], Tensor] | None) -> Categorical:
-    """The likelihood, `Categorical()` by default, or the complaint that it has no classes to share."""
-    found = Categorical() if likelihood is None else as_likelihood(likelihood)
+    """The likelihood, `Categorical()` by default, or the complaint that it has no classes to mix."""
+    found = as_likelihood(likelihood)
     if not isinstance(found, Categorical):
         raise ValueError(
             "Distillation mixes probabilities of classes, so it needs a Categorical likelihood, got "

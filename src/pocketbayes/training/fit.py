@@ -1,23 +1,26 @@
-"""`fit`: a posterior by the ELBO; `fit_map`: its limit of zero width, one set of weights."""
+"""`fit`: a posterior by the ELBO; `fit_map`: its limit of vanishing sigma, one set of weights."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pocketbayes.data.loaders import count_examples
-from pocketbayes.likelihood import Likelihood
-from pocketbayes.posterior.convert import parameters_with_owners, reason_to_skip, to_deterministic
-from pocketbayes.posterior.draws import mean_weights
-from pocketbayes.posterior.priors import Prior, scale_of
-from pocketbayes.posterior.weights import require_bayesian, stochastic_weights
+from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.posterior.convert import reason_to_skip, to_deterministic
+from pocketbayes.posterior.draws import mean_weights, one_draw
+from pocketbayes.posterior.priors import GaussianPrior, scale_of
+from pocketbayes.posterior.surgery import parameters_with_owners
+from pocketbayes.posterior.weights import kl_divergence, require_bayesian, stochastic_weights, unwrap
 from pocketbayes.runs import randomness
 from pocketbayes.training.history import Epoch, History, Settings
-from pocketbayes.training.loop import OptimizerFactory, Run, ScheduleFactory
+from pocketbayes.training.loop import OptimizerFactory, ScheduleFactory, Task, TrainingRun, train
 
 
 def fit(
@@ -49,12 +52,17 @@ def fit(
 ) -> History:
     """Train the posterior: minimise mean NLL + (temperature / num_data) KL over the loader's batches.
 
-    Random numbers come from `seed` alone, and the caller's generators are left as they were.  With `validation`, the
-    model ends as it was after its best epoch by validation NLL.  With `checkpoint`, a killed run called again goes on
-    where it was, and ends with the same bits as one that was never killed.
+    The model is trained in place, before sharing and after it alike.  Random numbers come from `seed` alone, and the
+    caller's generators are left as they were.  With `validation`, the model ends as it was after its best epoch by
+    validation NLL.  With `checkpoint`, a killed run called again goes on where it was, and ends with the same bits as
+    one that was never killed.
 
     Args:
-        likelihood: `Categorical()` by default; `Gaussian(...)`, `Heteroscedastic()`, or a function of (output, target).
+        model: a network that `bayesianize` converted.
+        loader: batches `(x, ..., y)`, or dicts with labels; with a length.
+        epochs: passes over the loader.
+        likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
+            (output, target).
         num_data: examples in the training set; told by the loader's data set where it has a length.
         lr, rho_lr: Adam's learning rates for the means (and everything deterministic) and for rho (default 10 lr).
         optimizer, schedule: make another optimizer from parameter groups, and a schedule stepped after every step;
@@ -62,12 +70,30 @@ def fit(
         samples: draws a step.
         temperature: the final weight of the KL.  1 is the ELBO; less is a tempered ("cold") posterior, which large
             networks on few data often need: choose it on validation data.
-        anneal: the share of all steps in which the weight of the KL rises from 0 to `temperature`.
-        clip: largest norm of the gradient.  accumulate: batches a step.  autocast: e.g. `torch.bfloat16`.
+        anneal: the fraction of all steps in which the weight of the KL rises from 0 to `temperature`.
+        clip: largest norm of the gradient.
+        accumulate: batches a step.
+        autocast: the type that forward passes compute in, e.g. `torch.bfloat16`.
+        validation: batches held out of training.
         patience: stop after so many epochs without a better validation NLL, counted once the KL has its final weight.
+        validation_samples: draws in validation.
         checkpoint: a file, written at every epoch and every `checkpoint_seconds`.
-        on_step: called after each step with the share of all steps done; if it has `state_dict` and
-            `load_state_dict`, its state is kept in checkpoints.  on_epoch: called with each finished epoch.
+        seed: of all random numbers.
+        progress: show a bar on a terminal.
+        on_step: called after each step with the fraction of all steps done; if it has `state_dict` and
+            `load_state_dict`, its state is kept in checkpoints.
+        on_epoch: called with each finished epoch.
+
+    Returns:
+        The epochs with their NLL (nats per example), KL (nats) and validation scores, and which was the best.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> model = pb.bayesianize(torch.nn.Linear(1, 2))
+        >>> history = pb.fit(model, [(x, (x[:, 0] > 0).long())], epochs=50, lr=0.1, temperature=0.1)
+        >>> history[-1].nll < history[0].nll
+        True
     """
     require_bayesian(model)
     settings = Settings(
@@ -84,10 +110,23 @@ def fit(
         validation_samples=validation_samples,
         seed=seed,
     )
-    run = Run(model, loader, settings, likelihood, optimizer, schedule, autocast, validation, checkpoint)
-    run.on_step = on_step
+    task = Task(
+        model=model,
+        loader=loader,
+        likelihood=as_likelihood(likelihood),
+        draw=partial(one_draw, unwrap(model)),
+        penalty=kl_divergence,
+        judged=lambda: model,
+        validation=validation,
+        autocast=autocast,
+        on_step=on_step,
+    )
+    path = None if checkpoint is None else Path(checkpoint)
     with randomness.forked():
-        return run.go(checkpoint_seconds, progress, on_epoch)
+        run = TrainingRun(task, settings, optimizer, schedule)
+        return train(
+            run, path=path, checkpoint_seconds=checkpoint_seconds, progress=progress, on_epoch=on_epoch
+        )
 
 
 def fit_map(
@@ -95,7 +134,7 @@ def fit_map(
     loader: Iterable[Any],
     *,
     epochs: int,
-    prior: Prior | None = None,
+    prior: GaussianPrior | None = None,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     num_data: int | None = None,
     lr: float = 1e-3,
@@ -115,46 +154,69 @@ def fit_map(
     """Train one set of weights, the mode of the posterior: minimise mean NLL - ln p(w) / num_data.
 
     A plain model is trained as it is, with `prior` on the weights that `bayesianize` would convert, or with none.  Of a
-    Bayesian model the means are trained, under its own prior, its widths left alone and its fixed weights fixed.  All
-    else is as in `fit`; the history's `kl` is -ln p(w) without its constant.
+    Bayesian model the means are trained, under its own prior, its sigmas left alone and its fixed weights fixed.
+
+    Args:
+        model: any network; trained in place.
+        loader: batches `(x, ..., y)`, or dicts with labels; with a length.
+        epochs: passes over the loader.
+        prior: of a plain model's weights, e.g. `ZeroMean(0.1)`.
+        likelihood, num_data, lr, optimizer, schedule, clip, accumulate, autocast, validation, patience, checkpoint,
+            checkpoint_seconds, seed, progress, on_epoch: as in `fit`.
+
+    Returns:
+        The history, as of `fit`; its `kl` is -ln p(w) without its constant, nats.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> history = pb.fit_map(torch.nn.Linear(1, 2), [(x, (x[:, 0] > 0).long())], epochs=50, lr=0.1)
+        >>> history[-1].nll < history[0].nll
+        True
     """
     settings = Settings(
         epochs=epochs,
         num_data=num_data if num_data is not None else count_examples(loader),
         lr=lr,
         rho_lr=0.0,
-        samples=1,
-        temperature=1.0,
-        anneal=0.0,
         clip=clip,
         accumulate=accumulate,
         patience=patience,
-        validation_samples=1,
         seed=seed,
     )
-    run = Run(model, loader, settings, likelihood, optimizer, schedule, autocast, validation, checkpoint)
-    run.draw = lambda _: mean_weights(model)
-    run.penalty = negative_log_prior(model, prior)
-    if stochastic_weights(model):
-        run.judged = lambda: to_deterministic(model)
+    task = Task(
+        model=model,
+        loader=loader,
+        likelihood=as_likelihood(likelihood),
+        draw=lambda _: mean_weights(model),
+        penalty=negative_log_prior(model, prior),
+        judged=lambda: to_deterministic(model) if stochastic_weights(model) else model,
+        validation=validation,
+        autocast=autocast,
+        on_step=None,
+    )
+    path = None if checkpoint is None else Path(checkpoint)
     with randomness.forked():
-        return run.go(checkpoint_seconds, progress, on_epoch)
+        run = TrainingRun(task, settings, optimizer, schedule)
+        return train(
+            run, path=path, checkpoint_seconds=checkpoint_seconds, progress=progress, on_epoch=on_epoch
+        )
 
 
-def negative_log_prior(model: nn.Module, prior: Prior | None) -> Callable[[], Tensor]:
-    """A function that returns -ln p(w) up to a constant, in nats: sum of (w - m)^2 / (2 s^2) over the weights."""
+def negative_log_prior(model: nn.Module, prior: GaussianPrior | None) -> Callable[[nn.Module], Tensor]:
+    """A function that returns -ln p(w) of the model up to a constant, nats: the sum of (w - m)^2 / (2 s^2)."""
     bayesian = stochastic_weights(model)
     if bayesian and prior is not None:
         raise ValueError("fit_map: a Bayesian model has its priors already. Leave prior= out.")
     if bayesian:
-        return lambda: torch.stack(
+        return lambda _: torch.stack(
             [_half_square(s.moments.mu, s.weight.prior_mu, s.weight.prior_sigma) for s in bayesian]
         ).sum()
     weights = [p.tensor for p in parameters_with_owners(model) if _has_prior(p)]
     if prior is None or not weights:
-        return lambda: next(model.parameters()).new_zeros(())
+        return lambda _: next(model.parameters()).new_zeros(())
     terms = [(w, prior.mean(w), scale_of(prior.sigma, w)) for w in weights]
-    return lambda: torch.stack([_half_square(*term) for term in terms]).sum()
+    return lambda _: torch.stack([_half_square(*term) for term in terms]).sum()
 
 
 def _has_prior(parameter: Any) -> bool:

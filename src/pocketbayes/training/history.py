@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import NamedTuple
 
 
@@ -15,24 +16,25 @@ class Settings:
     num_data: int
     lr: float
     rho_lr: float
-    samples: int
-    temperature: float
-    anneal: float
     clip: float | None
     accumulate: int
     patience: int | None
-    validation_samples: int
     seed: int
+    samples: int = 1
+    temperature: float = 1.0
+    anneal: float = 0.0
+    validation_samples: int = 1
 
     def __post_init__(self) -> None:
         for name in ("epochs", "num_data", "samples", "accumulate", "validation_samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"fit: {name} must be at least 1, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"fit: {name} must be a whole number, at least 1, got {value}.")
         for name in ("lr", "rho_lr", "temperature"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"fit: {name} must be a finite number >= 0, got {getattr(self, name)}.")
         if not 0 <= self.anneal <= 1:
-            raise ValueError(f"fit: anneal is a share of all steps, in [0, 1], got {self.anneal}.")
+            raise ValueError(f"fit: anneal is a fraction of all steps, in [0, 1], got {self.anneal}.")
         if self.patience is not None and self.patience < 1:
             raise ValueError(
                 f"fit: patience is a number of epochs, at least 1, or None to train them all; got {self.patience}."

@@ -1,369 +1,278 @@
-"""The loop under `fit` and `fit_map`: batches, steps, epochs, checkpoints."""
+"""The loop under `fit` and `fit_map`: batches, steps, epochs."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils import _pytree as pytree
 
-from pocketbayes.data.loaders import EMPTY, innermost, length
-from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
-from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, unpack
-from pocketbayes.posterior.draws import mix, one_draw
-from pocketbayes.posterior.weights import StochasticWeight, kl_of, unwrap
-from pocketbayes.prediction.predict import evaluate
+from pocketbayes.data.loaders import EMPTY, length
+from pocketbayes.likelihood import Batch, Likelihood, unpack
+from pocketbayes.posterior.draws import mix
+from pocketbayes.posterior.weights import StochasticWeight, unwrap
+from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.runs import randomness
-from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.progress import bar
+from pocketbayes.training import checkpoint
+from pocketbayes.training.finite import FiniteChecks
 from pocketbayes.training.history import Epoch, History, Settings
+from pocketbayes.training.objective import Nelbo, nelbo
 
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
+Trained = dict[str, dict[str, Tensor]]
 
 
-@runtime_checkable
-class Stateful(Protocol):
-    """What has a state of its own to keep in checkpoints."""
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is trained, on what and towards what: all in which `fit` and `fit_map` differ."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    model: nn.Module
+    loader: Iterable[Any]
+    likelihood: Likelihood
+    draw: Callable[[int], AbstractContextManager[None]]  # where the model has the weights of a seed
+    penalty: Callable[[nn.Module], Tensor]  # beside the NLL, nats
+    judged: Callable[[], nn.Module]  # what validation data see
+    validation: Iterable[Any] | None
+    autocast: torch.dtype | None
+    on_step: Any  # None, or a function that is told the fraction of steps done; perhaps `Stateful`
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+@dataclass
+class State:
+    """How far a run is."""
+
+    epoch: int = 0
+    batch: int = 0  # the next one to train on
+    epoch_nll: list[float] = field(default_factory=list)
+    bad_epochs: int = 0  # in a row, without a better validation NLL
+    best_nll: float = math.inf
+    best: Trained | None = None  # what was trained, after the best epoch
+    history: History = field(default_factory=History)
 
 
-class Run:
-    """The state of one training run: everything that a checkpoint holds."""
+class TrainingRun:
+    """One training run: a task, its settings, how far it is, and the small steps that `train` is made of."""
 
     def __init__(
         self,
-        model: nn.Module,
-        loader: Iterable[Any],
+        task: Task,
         settings: Settings,
-        likelihood: Likelihood | Callable[[Any, Any], Tensor] | None,
-        optimizer: OptimizerFactory | None,
-        schedule: ScheduleFactory | None,
-        autocast: torch.dtype | None,
-        validation: Iterable[Any] | None,
-        checkpoint: str | os.PathLike[str] | None,
+        optimizer: OptimizerFactory | None = None,
+        schedule: ScheduleFactory | None = None,
     ) -> None:
-        self.model, self.loader, self.settings = model, loader, settings
-        self.likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
-        self.validation, self.autocast = validation, autocast
-        if settings.patience is not None and validation is None:
+        if settings.patience is not None and task.validation is None:
             raise ValueError(
                 "fit: patience waits for a better validation NLL. Pass validation=, or leave it out."
             )
-        self.path = None if checkpoint is None else Path(checkpoint)
-        if self.path is not None:
-            require_writable(self.path)
-        self.batches = length(loader)  # in an epoch
-        self.steps_per_epoch = -(-self.batches // settings.accumulate)
-        groups = _parameter_groups(model, self.likelihood, settings)
+        self.task, self.settings, self.state = task, settings, State()
+        self.batches = length(task.loader)  # in an epoch
+        groups = _parameter_groups(task.model, task.likelihood, settings)
         self.optimizer = torch.optim.Adam(groups) if optimizer is None else optimizer(groups)
         self.schedule = self._cosine() if schedule is None else schedule(self.optimizer)
-        self.device = next(model.parameters()).device
-        self.statistics = _statistics(model)
-        self.finite_statistics = {  # a mask may hold infinities on purpose
-            name: t
-            for name, t in self.statistics.items()
-            if t.is_floating_point() and t.numel() and bool(torch.isfinite(t).all())
-        }
-        self.history = History()
-        self.epoch, self.batch = 0, 0  # the next batch to train on
-        self.best_nll, self.bad_epochs = math.inf, 0
-        self.best: dict[str, dict[str, Tensor]] | None = None  # `_trained` after the best epoch
-        self.epoch_nll: list[float] = []
-        self.on_step: Any = None  # a function of the share of steps done, perhaps Stateful
-        self.draw: Callable[[int], AbstractContextManager[None]] = partial(
-            one_draw, unwrap(model)
-        )  # of a seed
-        self.penalty: Callable[[], Tensor] = partial(kl_of, model)
-        self.judged: Callable[[], nn.Module] = lambda: model  # what validation data see
+        self.checks = FiniteChecks(task.model, task.likelihood)
+        self.optimizer.zero_grad(set_to_none=True)  # whatever the caller left there is not ours
 
     def _cosine(self) -> LRScheduler:
         total = self.settings.epochs * self.steps_per_epoch
-        return torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * min(1.0, step / total)))
-        )
+        return LambdaLR(self.optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * min(1.0, step / total))))
 
-    # --- the loop --------------------------------------------------------------------------------------------
-
-    def go(
-        self, checkpoint_seconds: float, progress: bool, on_epoch: Callable[[Epoch], None] | None
-    ) -> History:
-        self.optimizer.zero_grad(set_to_none=True)  # whatever the caller left there is not ours
-        self._resume()
-        total, done = self.settings.epochs * self.batches, self.epoch * self.batches
-        with bar("fit", total, enabled=progress, done=done) as shown:
-            while self.epoch < self.settings.epochs and not self._out_of_patience():
-                started = saved = time.monotonic()
-                self.model.train()
-                for batch in self._batches():
-                    nll, kl = self._train_on(batch)
-                    self.epoch_nll.append(nll)
-                    shown.advance(f"nll {nll:.3f}  kl {kl:,.0f}")
-                    if self.path is not None and time.monotonic() - saved > checkpoint_seconds:
-                        self._save()
-                        saved = time.monotonic()
-                self._end_epoch(time.monotonic() - started)
-                if on_epoch is not None:
-                    on_epoch(self.history[-1])
-                self._save()
-        if self.best is not None:
-            self._take(self.best)
-        return self.history
-
-    def _trained(self) -> dict[str, dict[str, Tensor]]:
-        """What training changes, under the names of the user's own module."""
-        return {
-            "model": dict(unwrap(self.model).state_dict()),
-            "likelihood": dict(self.likelihood.state_dict()),
-        }
-
-    def _take(self, trained: dict[str, dict[str, Tensor]]) -> None:
-        unwrap(self.model).load_state_dict(trained["model"])
-        self.likelihood.load_state_dict(trained["likelihood"])
-
-    def _batches(self) -> Iterator[Batch]:
-        """The rest of the epoch's batches; their order, and every random number, follow from (seed, epoch, batch)."""
-        resumed_at = self.batch
-        here = randomness.state() if resumed_at else None
-        randomness.seed_all(mix(self.settings.seed, self.epoch, _rank()))
-        stream = iter(self.loader)
-        for _ in islice(stream, resumed_at):
-            pass
-        if here is not None:
-            randomness.set_state(here)
-        for raw in stream:
-            yield unpack(raw, self.device)
-        if self.batch == 0:
-            raise ValueError(EMPTY)
-        self.optimizer.zero_grad(set_to_none=True)  # of batches that a length too large left without a step
-
-    def _train_on(self, batch: Batch) -> tuple[float, float]:
-        """`_train_on_finite`, after which a batch that fails has left no trace in the model."""
-        self._require_finite_data(batch)
-        before = [t.clone() for t in self.statistics.values()]
-        try:
-            return self._train_on_finite(batch)
-        except NonFiniteError:
-            for t, old in zip(self.statistics.values(), before, strict=True):
-                t.copy_(old)
-            raise
-
-    def _train_on_finite(self, batch: Batch) -> tuple[float, float]:
-        """One batch, and a step of the optimizer when enough of them are gathered; returns (NLL, KL)."""
-        settings, nll_sum = self.settings, 0.0
-        for s in range(settings.samples):
-            last = s == settings.samples - 1
-            seed = mix(settings.seed, self.epoch, self.batch, s, _rank())
-            with self.draw(seed), nullcontext() if last else _no_sync(self.model):
-                with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-                    output = self.model(*batch.args, **batch.kwargs)
-                nll = self.likelihood.nll(output, batch.target).mean()
-                self._require_finite(nll)
-                loss = nll / settings.samples
-                if last:  # the KL has no noise: once a step is enough
-                    kl = self.penalty()
-                    loss = loss + self.temperature * kl / settings.num_data
-                (loss / self._gathered).backward()
-            nll_sum += nll.item()
-        self.batch += 1
-        if self.batch % settings.accumulate == 0 or self.batch == self.batches:
-            self._step()
-            if self.on_step is not None:
-                done = self.epoch * self.steps_per_epoch + -(-self.batch // settings.accumulate)
-                self.on_step(done / (settings.epochs * self.steps_per_epoch))
-        return nll_sum / settings.samples, kl.item()
+    # --- where the run is ------------------------------------------------------------------------------------
 
     @property
-    def _gathered(self) -> int:
-        """Batches in the current step: the epoch's last one takes what is left."""
-        left = self.batches - self.batch // self.settings.accumulate * self.settings.accumulate
-        return min(self.settings.accumulate, max(1, left))
+    def steps_per_epoch(self) -> int:
+        return -(-self.batches // self.settings.accumulate)
 
-    def _step(self) -> None:
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = nn.utils.clip_grad_norm_(parameters, self.settings.clip or math.inf)
-        if not bool(torch.isfinite(norm)):
-            self._raise_non_finite("gradient", lambda p: p.grad)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.schedule.step()
+    @property
+    def finished(self) -> bool:
+        patience = self.settings.patience
+        return self.state.epoch >= self.settings.epochs or (
+            patience is not None and self.state.bad_epochs >= patience
+        )
 
     @property
     def annealed(self) -> float:
         """Rises linearly from 0 to 1 over the first `anneal` of all steps."""
         total = self.settings.epochs * self.batches * self.settings.anneal
-        return 1.0 if total == 0 else min(1.0, (self.epoch * self.batches + self.batch) / total)
+        done = self.state.epoch * self.batches + self.state.batch
+        return 1.0 if total == 0 else min(1.0, done / total)
 
     @property
     def temperature(self) -> float:
         return self.settings.temperature * self.annealed
 
-    def _end_epoch(self, seconds: float) -> None:
-        annealed, temperature = self.annealed >= 1.0, self.temperature
-        scores: dict[str, float] = {}
-        if self.validation is not None:
-            with randomness.forked():
-                scores = evaluate(
-                    self.judged(),
-                    self.validation,
-                    likelihood=self.likelihood,
-                    samples=self.settings.validation_samples,
-                    seed=self.settings.seed,
-                )
-            if annealed or self.epoch == self.settings.epochs - 1:
-                self._judge(scores["nll"])
-        mean_nll = sum(self.epoch_nll) / len(self.epoch_nll)
+    @property
+    def gathered(self) -> int:
+        """Batches in the current step: the epoch's last one takes what is left."""
+        accumulate = self.settings.accumulate
+        left = self.batches - self.state.batch // accumulate * accumulate
+        return min(accumulate, max(1, left))
+
+    def parameters(self) -> list[Tensor]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def trained(self) -> Trained:
+        """What training changes, under the names of the user's own module."""
+        return {
+            "model": dict(unwrap(self.task.model).state_dict()),
+            "likelihood": dict(self.task.likelihood.state_dict()),
+        }
+
+    def take(self, trained: Trained) -> None:
+        unwrap(self.task.model).load_state_dict(trained["model"])
+        self.task.likelihood.load_state_dict(trained["likelihood"])
+
+    # --- a batch ---------------------------------------------------------------------------------------------
+
+    def rest_of_epoch(self) -> Iterator[Batch]:
+        """The epoch's batches from the next one on; they and all random numbers follow from (seed, epoch, batch)."""
+        resumed_at = self.state.batch
+        here = randomness.state() if resumed_at else None
+        randomness.seed_all(mix(self.settings.seed, self.state.epoch, _rank()))
+        stream = iter(self.task.loader)
+        for _ in islice(stream, resumed_at):
+            pass
+        if here is not None:
+            randomness.set_state(here)
+        device = next(self.task.model.parameters()).device
+        for raw in stream:
+            yield unpack(raw, device)
+        if self.state.batch == 0:
+            raise ValueError(EMPTY)
+        self.optimizer.zero_grad(set_to_none=True)  # of batches that a length too large left without a step
+
+    def train_on(self, batch: Batch) -> Nelbo:
+        """Gradients of one batch, and a step of the optimizer when enough of them are gathered."""
+        state = self.state
+        with self.checks.batch(batch, f"epoch {state.epoch}, batch {state.batch}"):
+            parts = self.gradients(batch)
+            state.batch += 1
+            if state.batch % self.settings.accumulate == 0 or state.batch == self.batches:
+                self.step()
+        state.epoch_nll.append(parts.nll.item())
+        return parts
+
+    def gradients(self, batch: Batch) -> Nelbo:
+        """Forwards and backwards, one draw after the other."""
+
+        def backward(loss: Tensor) -> None:
+            self.checks.loss(loss)
+            (loss / self.gathered).backward()
+
+        return nelbo(
+            self.task.model,
+            batch,
+            self.settings.num_data,
+            likelihood=self.task.likelihood,
+            temperature=self.temperature,
+            samples=self.settings.samples,
+            autocast=self.task.autocast,
+            penalty=self.task.penalty,
+            draw=self._draw,
+            backward=backward,
+        )
+
+    @contextmanager
+    def _draw(self, number: int) -> Iterator[None]:
+        """That draw of the batch; DistributedDataParallel reduces gradients after the last one only."""
+        last = number == self.settings.samples - 1
+        seed = mix(self.settings.seed, self.state.epoch, self.state.batch, number, _rank())
+        with self.task.draw(seed), nullcontext() if last else _no_sync(self.task.model):
+            yield
+
+    def step(self) -> None:
+        self.checks.gradients(self.parameters(), self.settings.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.schedule.step()
+        if self.task.on_step is not None:
+            in_epoch = -(-self.state.batch // self.settings.accumulate)
+            done = self.state.epoch * self.steps_per_epoch + in_epoch
+            self.task.on_step(done / (self.settings.epochs * self.steps_per_epoch))
+
+    # --- the end of an epoch ---------------------------------------------------------------------------------
+
+    def end_epoch(self, seconds: float) -> Epoch:
+        """Ask the validation data, note what the epoch gave, and go on to the next."""
+        state, annealed, temperature = self.state, self.annealed >= 1.0, self.temperature
+        scores = self._validate()
+        if scores and (annealed or state.epoch == self.settings.epochs - 1):
+            self._judge(scores["nll"])
         with torch.no_grad():
-            kl = self.penalty().item()
-        self.history.epochs.append(Epoch(self.epoch, mean_nll, kl, temperature, dict(scores), seconds))
-        self.epoch, self.batch, self.epoch_nll = self.epoch + 1, 0, []
+            kl = self.task.penalty(self.task.model).item()
+        nll = sum(state.epoch_nll) / len(state.epoch_nll)
+        epoch = Epoch(state.epoch, nll, kl, temperature, scores, seconds)
+        state.history.epochs.append(epoch)
+        state.epoch, state.batch, state.epoch_nll = state.epoch + 1, 0, []
+        return epoch
+
+    def _validate(self) -> dict[str, float]:
+        if self.task.validation is None:
+            return {}
+        with randomness.forked():
+            found = evaluate(
+                self.task.judged(),
+                self.task.validation,
+                likelihood=self.task.likelihood,
+                samples=self.settings.validation_samples,
+                seed=self.settings.seed,
+            )
+        return dict(found)
 
     def _judge(self, nll: float) -> None:
-        if nll < self.best_nll:
-            self.best_nll, self.bad_epochs, self.history.best_epoch = nll, 0, self.epoch
-            self.best = pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), self._trained())
+        state = self.state
+        if nll < state.best_nll:
+            state.best_nll, state.bad_epochs, state.history.best_epoch = nll, 0, state.epoch
+            state.best = pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), self.trained())
         else:
-            self.bad_epochs += 1
-
-    def _out_of_patience(self) -> bool:
-        return self.settings.patience is not None and self.bad_epochs >= self.settings.patience
-
-    # --- what can go wrong -----------------------------------------------------------------------------------
-
-    def _require_finite_data(self, batch: Batch) -> None:
-        for name, t in (*enumerate(batch.args), *batch.kwargs.items(), ("target", batch.target)):
-            if isinstance(t, Tensor) and t.is_floating_point() and not bool(torch.isfinite(t).all()):
-                raise NonFiniteError(
-                    f"{self._where}: the data are not finite: input {name!r} has NaN or infinity."
-                )
-
-    def _require_finite(self, nll: Tensor) -> None:
-        """The loss, and what a pass leaves in the model: a norm's running variance may overflow where it does not."""
-        if not bool(torch.isfinite(nll)):
-            self._raise_non_finite("value", lambda p: p)
-        if not self.finite_statistics:
-            return
-        largest = torch._foreach_norm(list(self.finite_statistics.values()), math.inf)
-        finite = torch.isfinite(torch.stack(largest))
-        if not bool(finite.all()):
-            bad = list(self.finite_statistics)[int((~finite).nonzero()[0])]
-            raise NonFiniteError(
-                f"{self._where}: {bad} is not finite after this batch, and is put back. "
-                "Look for huge values in the inputs."
-            )
-
-    def _raise_non_finite(self, what: str, of: Callable[[Tensor], Tensor | None]) -> None:
-        named = [*self.model.named_parameters(), *self.likelihood.named_parameters()]
-        bad = [name for name, p in named if (t := of(p)) is not None and not bool(torch.isfinite(t).all())]
-        culprit = (
-            f"the {what} of {bad[0]} is not finite" if bad else "the loss is not finite, the parameters are"
-        )
-        raise NonFiniteError(
-            f"{self._where}: {culprit}. The model is as before this step. "
-            "Lower the learning rate, pass clip=1.0, or look for outliers in the data."
-        )
-
-    @property
-    def _where(self) -> str:
-        return f"epoch {self.epoch}, batch {self.batch}"
-
-    # --- checkpoints -----------------------------------------------------------------------------------------
-
-    def _save(self) -> None:
-        if self.path is None or _rank() != 0:
-            return
-        gradients = [
-            None if p.grad is None else p.grad for g in self.optimizer.param_groups for p in g["params"]
-        ]
-        tree = {
-            "settings": asdict(self.settings),
-            **self._trained(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": {k: v for k, v in self.schedule.state_dict().items() if k != "lr_lambdas"},
-            "gradients": gradients if self.batch % self.settings.accumulate else [],
-            "progress": [self.epoch, self.batch, self.best_nll, self.bad_epochs, self.history.best_epoch],
-            "epoch_nll": self.epoch_nll,
-            "batches": self.batches,
-            "history": [tuple(e) for e in self.history.epochs],
-            "best": self.best,
-            "random": randomness.state(),
-            "on_step": self.on_step.state_dict() if isinstance(self.on_step, Stateful) else None,
-        }
-        save_checkpoint(self.path, tree)
-
-    def _resume(self) -> None:
-        if self.path is None or not self.path.exists():
-            return
-        loader = innermost(self.loader)
-        if not isinstance(getattr(loader, "dataset", None), Sized) and not isinstance(loader, (list, tuple)):
-            warnings.warn(
-                "The loader has no map-style data set: a resumed run may see its batches in another order.",
-                ReproducibilityWarning,
-                stacklevel=4,
-            )
-        tree = load_checkpoint(self.path)
-        _require_same(self.path, tree, self.settings, self.batches, unwrap(self.model))
-        self._take(tree)
-        self.optimizer.load_state_dict(tree["optimizer"])
-        self.schedule.load_state_dict({**self.schedule.state_dict(), **tree["schedule"]})
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        for p, gradient in zip(parameters, tree["gradients"], strict=False):
-            p.grad = None if gradient is None else gradient.to(p)
-        self.epoch, self.batch, self.best_nll, self.bad_epochs, best_epoch = tree["progress"]
-        self.epoch_nll, self.best = tree["epoch_nll"], tree["best"]
-        self.history = History([Epoch(*e) for e in tree["history"]], best_epoch)
-        randomness.set_state(tree["random"])
-        if isinstance(self.on_step, Stateful):
-            self.on_step.load_state_dict(tree["on_step"])
+            state.bad_epochs += 1
 
 
-def _require_same(path: Path, tree: Any, settings: Settings, batches: int, model: nn.Module) -> None:
-    """A checkpoint belongs to one run: the same settings, length of an epoch, parameters and widths of priors."""
-    if not isinstance(tree, dict) or "settings" not in tree or "model" not in tree:
-        raise ArtifactError(f"{path}: not a checkpoint of fit. Give another path.")
-    changed = [
-        f"{k} was {tree['settings'].get(k)}, is {v}"
-        for k, v in asdict(settings).items()
-        if tree["settings"].get(k) != v
-    ]
-    if tree.get("batches", batches) != batches:
-        changed.append(f"an epoch had {tree['batches']} batches, has {batches}")
-    ours, theirs = (
-        {name: tuple(t.shape) for name, t in state.items()} for state in (model.state_dict(), tree["model"])
-    )
-    changed += [
-        f"{name} is missing or differs in shape"
-        for name in {**ours, **theirs}
-        if ours.get(name) != theirs.get(name)
-    ][:3]
-    widths = {name: m.prior_sigma for name, m in model.named_modules() if isinstance(m, StochasticWeight)}
-    changed += [
-        f"the prior's width in {name} was {float(stored):g}, is {width:g}"
-        for name, width in widths.items()
-        if (stored := tree["model"].get(f"{name}._extra_state")) is not None and float(stored) != width
-    ][:3]
-    if changed:
-        raise ArtifactError(
-            f"{path}: the checkpoint is of another run ({'; '.join(changed)}). "
-            "Call fit with the same arguments, or delete the file to start afresh."
-        )
+def train(
+    run: TrainingRun,
+    *,
+    path: Path | None,
+    checkpoint_seconds: float,
+    progress: bool,
+    on_epoch: Callable[[Epoch], None] | None,
+) -> History:
+    """The loop.  `path` is the checkpoint: read if it is there, written at every epoch and every so many seconds."""
+    if path is not None:
+        require_writable(path)
+        if path.exists():
+            checkpoint.resume(path, run)
+    kept = path if _rank() == 0 else None
+    total = run.settings.epochs * run.batches
+    with bar("fit", total, enabled=progress, done=run.state.epoch * run.batches) as shown:
+        while not run.finished:
+            started = saved = time.monotonic()
+            run.task.model.train()
+            for batch in run.rest_of_epoch():
+                parts = run.train_on(batch)
+                shown.advance(f"nll {parts.nll:.3f}  kl {parts.kl:,.0f}")
+                if kept is not None and time.monotonic() - saved > checkpoint_seconds:
+                    checkpoint.save(kept, run)
+                    saved = time.monotonic()
+            epoch = run.end_epoch(time.monotonic() - started)
+            if on_epoch is not None:
+                on_epoch(epoch)
+            if kept is not None:
+                checkpoint.save(kept, run)
+    if run.state.best is not None:
+        run.take(run.state.best)
+    return run.state.history
 
 
 def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settings) -> list[dict[str, Any]]:
@@ -377,14 +286,7 @@ def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settin
     ]
 
 
-def _statistics(model: nn.Module) -> dict[str, Tensor]:
-    """Buffers that a forward pass may change, such as a norm's running mean; random weights have none."""
-    inside = tuple(f"{name}." for name, m in model.named_modules() if isinstance(m, StochasticWeight))
-    return {name: t for name, t in model.named_buffers() if not name.startswith(inside)}
-
-
 def _no_sync(model: nn.Module) -> AbstractContextManager[Any]:
-    """DistributedDataParallel reduces gradients in the last backward pass of a step only."""
     return model.no_sync() if isinstance(model, nn.parallel.DistributedDataParallel) else nullcontext()
 
 

@@ -1,28 +1,24 @@
-"""The ELBO: what training minimises, for `fit` and for loops of one's own."""
+"""The ELBO: what training minimises, for `fit`, `fit_map` and loops of one's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
-from pocketbayes.posterior.weights import kl_of
+from pocketbayes.likelihood import Batch, Likelihood, as_likelihood, unpack
+from pocketbayes.posterior.weights import kl_divergence
 
 
 class Nelbo(NamedTuple):
-    """The negative ELBO per training example, and its two parts."""
+    """The negative ELBO per training example, and its two parts.  Scalars."""
 
     loss: Tensor  # nll + temperature kl / num_data
     nll: Tensor  # mean over the batch and the draws, nats
     kl: Tensor  # of all weights, nats, not scaled
-
-
-def kl_divergence(model: nn.Module) -> Tensor:
-    """KL(q || p) in nats, summed over all stochastic weights.  Eq. (4) of docs/method.md."""
-    return kl_of(model)
 
 
 def nelbo(
@@ -33,19 +29,67 @@ def nelbo(
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     temperature: float = 1.0,
     samples: int = 1,
+    autocast: torch.dtype | None = None,
+    penalty: Callable[[nn.Module], Tensor] = kl_divergence,
+    draw: Callable[[int], AbstractContextManager[Any]] = nullcontext,
+    backward: Callable[[Tensor], None] | None = None,
 ) -> Nelbo:
-    """The loss of one batch: mean NLL + (temperature / num_data) KL.  Eq. (5) of docs/method.md.
+    """The loss of one batch, mean NLL + (temperature / num_data) KL.  Eq. (5) of docs/method.md.
+
+    `fit` minimises this function; call it in a training loop of your own.
 
     Args:
-        batch: `(x, ..., y)`, or a dict with labels.
-        num_data: how many examples the whole training set has; the KL belongs to all of them together.
+        model: a network that `bayesianize` converted.
+        batch: `(x, ..., y)`, or a dict with labels; the examples along the first axis.
+        num_data: how many examples the whole training set has: the KL belongs to all of them together.
+        likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
+            (output, target).
+        temperature: the weight of the KL; 1 is Bayes.
         samples: forward passes, each with a draw of its own.
+        autocast: the type that forward passes compute in, such as `torch.bfloat16`.
+        penalty: what stands in the place of the KL, in nats; -ln p(w) trains a mode, as `fit_map` does.
+        draw: the context that pass number s runs in.
+        backward: called with each pass's part of the loss while its draw is open, so that no more than one graph is
+            in memory; the parts add up to the loss.
+
+    Returns:
+        The loss and its parts, scalars in nats; without gradients if `backward` took them.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> model = pb.bayesianize(torch.nn.Linear(4, 3))
+        >>> parts = pb.nelbo(model, (torch.randn(8, 4), torch.randint(3, (8,))), num_data=100)
+        >>> parts.loss.backward()
+        >>> torch.equal(parts.loss, parts.nll + parts.kl / 100)
+        True
     """
     if num_data < 1:
         raise ValueError(f"num_data must be the number of training examples, got {num_data}.")
-    likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
-    parts = unpack(batch)
-    outputs = (model(*parts.args, **parts.kwargs) for _ in range(samples))
-    nll = torch.stack([likelihood.nll(output, parts.target).mean() for output in outputs]).mean()
-    kl = kl_of(model)
-    return Nelbo(nll + (temperature / num_data) * kl, nll, kl)
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}.")
+    likelihood = as_likelihood(likelihood)
+    parts = batch if isinstance(batch, Batch) else unpack(batch)
+    losses, nlls = [], []
+    for s in range(samples):
+        with draw(s):
+            nll = _nll(model, parts, likelihood, autocast)
+            loss = nll / samples
+            if s == samples - 1:  # the penalty has no noise: once a step is enough
+                kl = penalty(model)
+                loss = loss + temperature * kl / num_data
+            if backward is not None:
+                backward(loss)
+                loss, nll = loss.detach(), nll.detach()
+        losses.append(loss)
+        nlls.append(nll)
+    return Nelbo(torch.stack(losses).sum(), torch.stack(nlls).mean(), kl if backward is None else kl.detach())
+
+
+def _nll(model: nn.Module, batch: Batch, likelihood: Likelihood, autocast: torch.dtype | None) -> Tensor:
+    """The mean NLL of the batch in one draw of the weights, nats."""
+    if autocast is None:
+        output = model(*batch.args, **batch.kwargs)
+    else:
+        with torch.autocast(next(model.parameters()).device.type, dtype=autocast):
+            output = model(*batch.args, **batch.kwargs)
+    return likelihood.nll(output, batch.target).mean()

@@ -1,0 +1,149 @@
+"""The card in a file: what it takes to use the file, as compact metadata, and checked, since a file is data.
+
+{"net": "resnet20", "args": {...}, "shape": [3, 32, 32], "scale": [[means], [standard deviations], full],
+ "classes": 10 or [names] | "target": [[means], [standard deviations]], "noise_sigma": ..., "unsure": threshold}
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from pocketbayes.data import DataSet, Scaling
+from pocketbayes.likelihood import Categorical, Homoscedastic, Likelihood
+from pocketbayes.nets import FACTS
+
+MOST = 1 << 20  # classes, channels ... that a file may ask for
+LARGEST = 1 << 24  # numbers in one input
+
+
+class Card(NamedTuple):
+    """What a file says about its use."""
+
+    net: str | None  # one of the library's own networks, or a note of whose it is
+    args: dict[str, int]  # what that network is built with
+    shape: tuple[int, ...]  # of one input
+    scaling: Scaling
+    classes: tuple[str, ...] | None  # None for regression
+    target_scaling: Scaling | None = None
+    sigma: float | None = None  # of the Gaussian likelihood, on the scale of the network's output
+    unsure: float | None = None  # the smallest confidence that counts as sure
+
+    @property
+    def outputs(self) -> int | None:
+        """Classes, or regression targets where their scaling tells how many."""
+        if self.classes is not None:
+            return len(self.classes)
+        return None if self.target_scaling is None else len(self.target_scaling.mean)
+
+    def likelihood(self) -> Likelihood:
+        """Of the classes, or of regression targets with the card's sigma, which training may change."""
+        return Categorical() if self.classes is not None else Homoscedastic(self.sigma or 1.0, learned=True)
+
+    def require_fit(self, path: Path, data: DataSet) -> None:
+        """The data must be of the kind that the file was made for."""
+        if self.shape != data.shape:
+            raise ValueError(
+                f"{path}: made for inputs of shape {self.shape}, those of {data.name} are {data.shape}."
+            )
+        if (self.classes is None) != (data.classes is None) or len(self.classes or ()) != len(
+            data.classes or ()
+        ):
+            kinds = [
+                f"{len(c)} classes" if c is not None else "regression" for c in (self.classes, data.classes)
+            ]
+            raise ValueError(f"{path}: made for {kinds[0]}, {data.name} has {kinds[1]}.")
+
+    def metadata(self) -> dict[str, Any]:
+        """As JSON; what is absent is left out."""
+        found: dict[str, Any] = {"net": self.net, "args": self.args, "shape": list(self.shape)}
+        found["scale"] = [*_lists(self.scaling), self.scaling.full]
+        if self.classes is not None:
+            numbered = self.classes == tuple(map(str, range(len(self.classes))))
+            found["classes"] = len(self.classes) if numbered else list(self.classes)
+        if self.target_scaling is not None:
+            found["target"] = _lists(self.target_scaling)
+        found |= {"noise_sigma": self.sigma, "unsure": self.unsure}
+        return {key: value for key, value in found.items() if value not in (None, {}, [])}
+
+
+def card_of(net: str, args: dict[str, int], data: DataSet) -> Card:
+    """The card of a network for that data, before sigma and the threshold are known."""
+    return Card(net, args, data.shape, data.scaling, data.classes, data.target_scaling)
+
+
+def read_card(path: Path, metadata: dict[str, Any]) -> Card:
+    """The card in a file's metadata; every part of it is checked."""
+    try:
+        mean, std, full = metadata["scale"]
+        target = metadata.get("target")
+        return Card(
+            net=_text(metadata.get("net")),
+            args=_arguments(metadata.get("args", {})),
+            shape=_shape(metadata["shape"]),
+            scaling=_scaling(mean, std, full),
+            classes=_classes(metadata.get("classes")),
+            target_scaling=None if target is None else _scaling(*target),
+            sigma=_optional(metadata.get("noise_sigma")),
+            unsure=_optional(metadata.get("unsure")),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise ValueError(
+            f"{path}: its metadata do not say how to use it ({type(error).__name__}: {error}). "
+            "Files written by `pocketbayes compress` and `pocketbayes train --bayesian` do."
+        ) from error
+
+
+def _text(given: Any) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise ValueError("net must be a name")
+    return given
+
+
+def _arguments(given: Any) -> dict[str, int]:
+    """What a network is asked for: facts about the data, and nothing else."""
+    if not all(key in FACTS and type(value) is int and 0 < value <= MOST for key, value in given.items()):
+        raise ValueError(f"args must be some of {', '.join(FACTS)}, whole numbers up to {MOST:,}")
+    return dict(given)
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    if not all(type(size) is int and 0 < size <= MOST for size in given) or math.prod(given) > LARGEST:
+        raise ValueError(f"shape must be whole numbers, at most {LARGEST:,} in all")
+    return tuple(given)
+
+
+def _classes(given: Any) -> tuple[str, ...] | None:
+    """The names of the classes, or their numbers where only a count is given."""
+    if given is None:
+        return None
+    if type(given) is int:
+        if not 0 < given <= MOST:
+            raise ValueError(f"classes must be between 1 and {MOST:,}, got {given}")
+        return tuple(map(str, range(given)))
+    if not isinstance(given, list) or len(given) > MOST or not all(isinstance(name, str) for name in given):
+        raise ValueError("classes must be their number, or their names")
+    return tuple(given)
+
+
+def _lists(scaling: Scaling) -> list[list[float]]:
+    """Means and standard deviations; float32 values are written with the six digits that they have."""
+    return [[float(f"{v:.6g}") for v in t.tolist()] for t in (scaling.mean, scaling.std)]
+
+
+def _scaling(mean: list[float], std: list[float], full: float = 1.0) -> Scaling:
+    numbers = [float(value) for value in (*mean, *std, full)]
+    if len(mean) != len(std) or not mean or not all(map(math.isfinite, numbers)) or min(*std, full) <= 0:
+        raise ValueError("means and standard deviations do not fit")
+    return Scaling(
+        torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32), float(full)
+    )
+
+
+def _optional(value: Any) -> float | None:
+    if value is not None and not (type(value) in (int, float) and 0 <= value < math.inf):
+        raise ValueError(f"needs a number of at least 0, got {value!r}"[:200])
+    return None if value is None else float(value)

@@ -1,0 +1,76 @@
+"""What a prediction says and how sure it is: `Predictive` for classes, `Regression` for numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from pocketbayes.data import Scaling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictive:
+    """Classification: p(y | x), the mean over draws of probabilities, and how its entropy splits (nats).
+
+    entropy = aleatoric + epistemic: the part that every draw agrees on, and the part from their disagreement.
+    N counts examples, or all positions of them; C classes, S draws.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> answer = pb.predict(pb.bayesianize(torch.nn.Linear(4, 3)), torch.randn(5, 4))
+        >>> answer.probs.shape, answer.labels.shape, answer.confidence.shape
+        (torch.Size([5, 3]), torch.Size([5]), torch.Size([5]))
+    """
+
+    probs: Tensor  # [N, C]
+    entropy: Tensor  # [N]
+    aleatoric: Tensor  # [N]
+    epistemic: Tensor  # [N]
+    draws: Tensor | None = None  # [S, N, C], on request
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class, [N]."""
+        return self.probs.argmax(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """Its probability, [N]."""
+        return self.probs.max(1).values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """Regression: the predictive mean, its variance, and the part of it that comes from the weights.
+
+    In the units of the network's output, and their square; `in_units` gives those of the data.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> model, noise = pb.bayesianize(torch.nn.Linear(4, 1)), pb.likelihood.Homoscedastic(0.5)
+        >>> answer = pb.predict(model, torch.randn(5, 4), likelihood=noise)
+        >>> bool((answer.var >= answer.epistemic_var + 0.249).all())
+        True
+    """
+
+    mean: Tensor  # [N, ...]
+    var: Tensor  # total: epistemic plus the likelihood's noise
+    epistemic_var: Tensor
+    draws: Tensor | None = None  # [S, N, ...] means, on request
+    sigmas: Tensor | None = None  # [S, N, ...] noise of each draw, on request
+
+
+def in_units(answer: Regression, scaling: Scaling | None) -> Regression:
+    """A prediction of standardised targets in the units of the data, float64."""
+    if scaling is None:
+        return answer
+    mean, std = scaling.mean.double(), scaling.std.double()
+    return replace(
+        answer,
+        mean=answer.mean * std + mean,
+        var=answer.var * std.square(),
+        epistemic_var=answer.epistemic_var * std.square(),
+        draws=None if answer.draws is None else answer.draws * std + mean,
+        sigmas=None if answer.sigmas is None else answer.sigmas * std,
+    )

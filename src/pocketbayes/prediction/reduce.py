@@ -1,0 +1,132 @@
+"""From the outputs of all draws to one answer, batch by batch."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from pocketbayes import metrics
+from pocketbayes.likelihood import Categorical, Heteroscedastic, Homoscedastic, Likelihood, output_tensor
+from pocketbayes.prediction.answer import Predictive, Regression
+from pocketbayes.prediction.score import class_scores, regression_scores
+
+Answer = TypeVar("Answer")
+
+
+class Reducer(ABC, Generic[Answer]):
+    """Outputs of a batch, draw by draw -> an answer; answers of batches -> one; answer and targets -> scores."""
+
+    def __init__(self, likelihood: Any, keep: bool) -> None:
+        self.likelihood = likelihood
+        self.keep = keep  # what each draw said
+
+    @abstractmethod
+    def __call__(self, outputs: Iterator[Any]) -> Answer: ...
+
+    @abstractmethod
+    def join(self, parts: Sequence[Answer]) -> Answer: ...
+
+    @abstractmethod
+    def score(self, answer: Answer, target: Tensor) -> dict[str, float]: ...
+
+
+class AnyOutputs(Reducer[Tensor]):
+    """Knows nothing of the likelihood: all outputs are kept, [S, N, ...]; the score is the log-mean-exp NLL."""
+
+    def __call__(self, outputs: Iterator[Any]) -> Tensor:
+        return torch.stack([output_tensor(output) for output in outputs])
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(parts), dim=1)
+
+    def score(self, answer: Tensor, target: Tensor) -> dict[str, float]:
+        log_p = -torch.stack([self.likelihood.nll(output, target) for output in answer])  # [S, N]
+        if log_p.shape[1] != len(target):
+            raise ValueError(
+                f"The likelihood gives {log_p.shape[1]} value{'s' * (log_p.shape[1] != 1)} for {len(target)} examples. "
+                "An average over draws needs -ln p of each example: return them all, as with reduction='none'."
+            )
+        return {"nll": -(log_p.logsumexp(0) - math.log(len(log_p))).mean().item()}
+
+
+class Classes(Reducer[Predictive]):
+    """Running means over draws: nothing of size S is kept unless asked for."""
+
+    def __call__(self, outputs: Iterator[Any]) -> Predictive:
+        probs = entropies = torch.zeros(())
+        kept, count = [], 0
+        for output in outputs:
+            logits = self.likelihood.logits(output).movedim(1, -1)
+            p = logits.flatten(0, -2).double().softmax(-1)  # [N, C]
+            probs, entropies, count = probs + p, entropies + torch.special.entr(p).sum(-1), count + 1
+            if self.keep:
+                kept.append(p)
+        split = metrics.uncertainty_from_means(probs / count, entropies / count)
+        return Predictive(
+            probs=probs / count,
+            entropy=split.total,
+            aleatoric=split.aleatoric,
+            epistemic=split.epistemic,
+            draws=torch.stack(kept) if self.keep else None,
+        )
+
+    def join(self, parts: Sequence[Predictive]) -> Predictive:
+        return Predictive(
+            probs=torch.cat([p.probs for p in parts]),
+            entropy=torch.cat([p.entropy for p in parts]),
+            aleatoric=torch.cat([p.aleatoric for p in parts]),
+            epistemic=torch.cat([p.epistemic for p in parts]),
+            draws=torch.cat([p.draws for p in parts if p.draws is not None], dim=1) if self.keep else None,
+        )
+
+    def score(self, answer: Predictive, target: Tensor) -> dict[str, float]:
+        return class_scores(answer, target, ignore_index=self.likelihood.ignore_index)
+
+
+class Normals(Reducer[Regression]):
+    """Means and noise of every draw; the total variance is E[sigma^2] + Var[mean].  Eq. (8) of docs/method.md."""
+
+    def _split(self, output: Any) -> tuple[Tensor, Tensor]:
+        if isinstance(self.likelihood, Heteroscedastic):
+            mean, sigma = self.likelihood.split(output)
+            return mean.double(), sigma.double()
+        mean = output_tensor(output).double()
+        return mean, self.likelihood.sigma.detach().to(mean).expand_as(mean)
+
+    def __call__(self, outputs: Iterator[Any]) -> Regression:
+        pairs = [self._split(output) for output in outputs]
+        means, sigmas = torch.stack([m for m, _ in pairs]), torch.stack([s for _, s in pairs])  # [S, N, ...]
+        epistemic = means.var(0, correction=0)
+        return Regression(
+            mean=means.mean(0),
+            var=epistemic + sigmas.square().mean(0),
+            epistemic_var=epistemic,
+            draws=means if self.keep else None,
+            sigmas=sigmas if self.keep else None,
+        )
+
+    def join(self, parts: Sequence[Regression]) -> Regression:
+        return Regression(
+            mean=torch.cat([p.mean for p in parts]),
+            var=torch.cat([p.var for p in parts]),
+            epistemic_var=torch.cat([p.epistemic_var for p in parts]),
+            draws=torch.cat([p.draws for p in parts if p.draws is not None], 1) if self.keep else None,
+            sigmas=torch.cat([p.sigmas for p in parts if p.sigmas is not None], 1) if self.keep else None,
+        )
+
+    def score(self, answer: Regression, target: Tensor) -> dict[str, float]:
+        return regression_scores(answer, target)
+
+
+def reducer(likelihood: Likelihood, *, keep: bool) -> Reducer[Any]:
+    """The reducer that fits the likelihood; `keep` what each draw said."""
+    if isinstance(likelihood, Categorical):
+        return Classes(likelihood, keep)
+    if isinstance(likelihood, (Homoscedastic, Heteroscedastic)):
+        return Normals(likelihood, keep)
+    return AnyOutputs(likelihood, keep)

@@ -1,0 +1,42 @@
+"""The folder of an unfinished job: its checkpoints, and whose they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pocketbayes.runs.files import write_atomically
+from pocketbayes.runs.resume import Note, locked
+
+
+class Workbench:
+    """OUT.checkpoints: made when a job starts, found by the same command run again, gone when all is done."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, restart: bool = False) -> None:
+        self.folder = folder
+        if restart and folder.exists():
+            with locked(folder):
+                self.clear()
+        advice = "Repeat that run's options to go on, or add --restart to begin anew."
+        self.resumed = Note(folder / "settings.json").claim(settings, advice=advice)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What `write` noted under that name."""
+        path = self.folder / f"{name}.json"
+        return dict(json.loads(path.read_text())) if path.exists() else None
+
+    def write(self, name: str, content: Mapping[str, Any]) -> None:
+        write_atomically(self.folder / f"{name}.json", json.dumps(content).encode())
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, shortened: enough to tell whether it is the same one."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
