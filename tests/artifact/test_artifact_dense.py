@@ -101,6 +101,10 @@ BAD_NOISE = [
     ({"family": "Averaged", "noise": {"family": "Laplace"}, "devices": 10**9}, "65536 devices a weight"),
     ({"family": "Averaged", "noise": {"family": "Laplace"}, "devices": 0}, "devices must be"),
     ({"family": "Averaged", "noise": 3, "devices": 2}, "described by an object"),
+    (
+        {"family": "Drifted", "noise": {}, "time": 1e-300, "reference": 1e300, "exponent": 1.0, "shift": 0.0},
+        "parameters of Drifted",
+    ),
     ({"family": "GaussianMixture", "weights": [1.0], "means": [], "sigmas": [1.0]}, "equal numbers"),
 ]
 

@@ -181,6 +181,11 @@ class DriftedShape(Shape):
         return self.scale * self.inner.place(stream, q, z) + self.shift
 
 
+def drift(age: float, exponent: float, shift: float) -> tuple[float, float]:
+    """The scale and the shift of a weight, at a time in units of the one at which it was programmed."""
+    return age**-exponent, shift * math.log(age)
+
+
 # --- from a description ------------------------------------------------------------------------------------------
 
 
@@ -194,7 +199,7 @@ def shape_of(description: Mapping[str, Any]) -> Shape:
         raise ValueError(f"noise: unknown family {family!r}. Known families: {', '.join(sorted(FAMILIES))}.")
     try:
         shape = build(description)
-    except (KeyError, TypeError, IndexError, OverflowError) as error:
+    except (KeyError, TypeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"noise: the parameters of {family} do not make sense: {error!r}.") from error
     if shape.parts > MAX_PARTS:
         raise ValueError(f"noise: {shape.parts} random numbers a weight are too many.")
@@ -249,9 +254,7 @@ def _states(d: Mapping[str, Any]) -> Shape:
 
 def _drifted(d: Mapping[str, Any]) -> Shape:
     age = _number(d, "time", 0) / _number(d, "reference", 0)
-    return DriftedShape(
-        shape_of(d["noise"]), age ** -_number(d, "exponent"), _number(d, "shift") * math.log(age)
-    )
+    return DriftedShape(shape_of(d["noise"]), *drift(age, _number(d, "exponent"), _number(d, "shift")))
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Shape]] = {

@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from pocketbayes.drawing.shapes import drift
 from pocketbayes.noise.family import Noise
 
 
@@ -110,8 +111,7 @@ class Drifted(Device):
         return replace(self, time=time)
 
     def _affine(self) -> tuple[float, float]:
-        age = self.time / self.reference
-        return age**-self.exponent, self.shift * math.log(age)
+        return drift(self.time / self.reference, self.exponent, self.shift)
 
     def program(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         scale, shift = self._affine()
