@@ -151,3 +151,24 @@ def test_prose_is_wrapped_and_nothing_else(pages: Any) -> None:
     for path in RESULTS:
         for line in re.sub(r"```.*?```", "", (ROOT / path).read_text(), flags=re.DOTALL).splitlines():
             assert len(line) <= 150 or line.startswith(("|", "#", "!", "weight]")), line
+
+
+def test_the_path_of_one_weight_passes_files_that_exist_and_none_twice() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    path = re.search(r"```\n(.*?)```", page, re.DOTALL)
+    assert path is not None
+    passed = re.findall(r"\b(\w+/\w+\.py)\b", path[1])
+    assert len(passed) >= 20 and len(set(passed)) == len(passed)
+    assert [name for name in passed if not (ROOT / "src" / "pocketbayes" / name).exists()] == []
+
+
+def test_the_architecture_names_every_stage_in_order() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    stages = [
+        name
+        for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+        for name in re.findall(r"`(\w+)", row)
+    ]
+    stage_test = (ROOT / "tests" / "test_architecture.py").read_text()
+    listed = re.findall(r'^    "(\w+)",$', stage_test, re.MULTILINE)
+    assert sorted(stages) == sorted(listed)

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from cli_runs import complaint
 from pocketbayes import nets
-from pocketbayes.artifact.weights import load_weights
+from pocketbayes.artifact.plain_weights import load_weights
 from pocketbayes.cli.datasets import Data
 from pocketbayes.cli.network import builder
 from pocketbayes.cli.options import TrainingData

@@ -18,8 +18,8 @@ from pocketbayes import nets
 from pocketbayes.artifact import MAX_WEIGHTS, header
 from pocketbayes.artifact.card import Card, read_card
 from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, read_file
+from pocketbayes.artifact.plain_weights import is_pocket, load_weights
 from pocketbayes.artifact.store import load
-from pocketbayes.artifact.weights import is_pocket, load_weights
 from pocketbayes.data.inputs import arranged
 from pocketbayes.prediction.answer import Predictive, Regression, in_units
 from pocketbayes.prediction.evaluate import Evaluation

@@ -27,7 +27,7 @@ Given = TypeVar("Given", bound=Options)
 
 app = typer.Typer(
     name="pocketbayes",
-    help="Any PyTorch network as a Bayesian one that fits in a pocket.",
+    help="Any PyTorch network as a compressed Bayesian one, in one small file.",
     epilog="Each command has its own help with examples: `pocketbayes compress --help`",
     no_args_is_help=True,
     add_completion=False,

@@ -85,7 +85,7 @@ def _tensors_table(tensors: Sequence[TensorSummary]) -> Table:
 
 
 def _notes(summary: Summary) -> Iterable[tuple[str, str]]:
-    """What a file says beside its numbers, as JSON, which shows control characters as escapes."""
+    """What a file says beside its numbers, as JSON, which shows control characters by their codes."""
     yield "codebook", f"{summary.codebook:,} components, {summary.tables:,} frequency tables"
     for title in ("noise", "architecture", "options", "metadata"):
         if value := getattr(summary, title):

@@ -17,10 +17,10 @@ from torch import nn
 from pocketbayes import nets
 from pocketbayes.artifact import decode, encode
 from pocketbayes.artifact.card import Card, card_of
+from pocketbayes.artifact.plain_weights import is_pocket, load_weights
 from pocketbayes.artifact.predictor import ClassAnswers, Predictor, score
 from pocketbayes.artifact.predictor import open as open_file
 from pocketbayes.artifact.store import load
-from pocketbayes.artifact.weights import is_pocket, load_weights
 from pocketbayes.cli.compress import CompressOptions
 from pocketbayes.cli.datasets import Data, divided, ood_data, training_batches
 from pocketbayes.cli.network import builder, given_net, require_takes, residual_sigma

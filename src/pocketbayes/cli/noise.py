@@ -116,7 +116,7 @@ def some_of(total: int, count: int, seed: int) -> Tensor:
 
 
 def _show(fit: NoiseFit, shape: ShapeReport | None) -> None:
-    """The table of families; what the fit itself says before and after it; the network's sensitivity."""
+    """The table of families; what the fit itself says before and after it; whether the network is sensitive to it."""
     lines = str(fit).splitlines()
     table = next(i for i, line in enumerate(lines) if line.startswith("family"))
     for line in lines[:table]:

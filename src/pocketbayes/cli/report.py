@@ -110,8 +110,8 @@ def _completed(given: ReportOptions, used: dict[str, Any]) -> ReportOptions:
 
 def _before(given: ReportOptions) -> nn.Module | None:
     """The plain network that the file came from: the file's network with the weights to compare with."""
+    from pocketbayes.artifact.plain_weights import is_pocket, load_weights
     from pocketbayes.artifact.predictor import open_network
-    from pocketbayes.artifact.weights import is_pocket, load_weights
 
     if given.weights is None or is_pocket(given.weights):
         return None

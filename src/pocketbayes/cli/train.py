@@ -140,7 +140,7 @@ def _output(given: TrainOptions) -> Path:
 
 def _start(given: TrainOptions, card: Card, data: DataSet) -> nn.Module:
     """The network: new from the seed, or with given weights; made Bayesian if asked for."""
-    from pocketbayes.artifact.weights import load_weights
+    from pocketbayes.artifact.plain_weights import load_weights
     from pocketbayes.posterior.convert import bayesianize
     from pocketbayes.prediction.layout import prefer_channels_last
     from pocketbayes.runs import randomness
