@@ -35,7 +35,7 @@ def report_on(fan_in: int, families: object, **settings: object) -> object:
 
 
 def test_distances_of_a_linear_model_are_those_of_sums() -> None:
-    report = report_on(2, {"signs": TwoPoint(), "bimodal": Bimodal(0.95)})
+    report = report_on(2, {"signs": TwoPoint(), "bimodal": Bimodal(0.95)}, samples=4000)
     for row, law in zip(report.rows, (TwoPoint(), Bimodal(0.95)), strict=True):
         exact = sum_energy_distance(law, 2)  # characteristic functions, not draws
         assert row.distance.mean == pytest.approx(exact, abs=3 * row.distance.half + 1e-3)

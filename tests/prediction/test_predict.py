@@ -12,7 +12,7 @@ import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.likelihood import Categorical, Homoscedastic
 from pocketbayes.prediction import fold
-from pocketbayes.prediction.ensemble import Ensemble, draw_seed
+from pocketbayes.prediction.ensemble import Ensemble
 
 
 def resnet() -> nn.Module:
@@ -32,7 +32,7 @@ def by_hand(model: nn.Module, x: Tensor, samples: int, seed: int) -> Tensor:
     out = []
     with torch.no_grad():
         for s in range(samples):
-            with pb.one_draw(model, draw_seed(seed, s)):
+            with pb.one_draw(model, seed, s):
                 out.append(model(x).double().softmax(-1))
     return torch.stack(out)
 
@@ -132,7 +132,7 @@ def test_regression_gives_mean_and_both_variances() -> None:
     with torch.no_grad():
         draws = []
         for s in range(20):
-            with pb.one_draw(model, draw_seed(2, s)):
+            with pb.one_draw(model, 2, s):
                 draws.append(model(x).double())
     means = torch.stack(draws)
     p = pb.predict(model, x, samples=20, seed=2, likelihood=Homoscedastic(0.4))
@@ -287,7 +287,7 @@ def test_no_code_is_too_odd_to_predict_with(make, shape: tuple[int, ...], batch:
     given, seen = x.clone(), []
     with torch.no_grad():
         for s in range(4):
-            with pb.one_draw(model.eval(), draw_seed(1, s)):
+            with pb.one_draw(model.eval(), 1, s):
                 seen.append(model(x.clone()).double().softmax(-1))
     p = pb.predict(model, x, samples=4, seed=1, draws=True)
     torch.testing.assert_close(p.draws, torch.stack(seen), rtol=1e-4, atol=1e-6)

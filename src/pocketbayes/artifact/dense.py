@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 
+from pocketbayes.artifact.noise import noise_description
 from pocketbayes.artifact.numbers import Array, as_numpy
 from pocketbayes.artifact.pocket import (
     JSON,
     Fixed,
+    MeanField,
     Plain,
     Pocket,
     Shared,
@@ -20,6 +21,7 @@ from pocketbayes.artifact.pocket import (
     Tied,
     resolve,
 )
+from pocketbayes.drawing import Shape, WordStream, shape_of, tensor_number
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook, Moments
 from pocketbayes.structure.masks import mask_from_rule, random_signs
@@ -40,13 +42,23 @@ def moments_of(pocket: Pocket, name: str, expand: Expand = expand_rule) -> Momen
     entry = resolve(pocket, name)
     if isinstance(entry, Plain):
         return Moments(entry.values, np.zeros(entry.shape, as_numpy(entry.dtype)))
-    mu, sigma = free_moments(entry, pocket.codebook)
-    if entry.fixed is not None:
-        mask = fixed_mask(entry.fixed, entry.shape, name, expand).reshape(-1)
+    mu, sigma = (part.astype(as_numpy(entry.dtype)) for part in free_moments(entry, pocket.codebook))
+    return Moments(_whole(entry, mu, name, expand), _whole(entry, sigma, name, expand, constants=0.0))
+
+
+def _whole(
+    entry: Stochastic, free: Array, name: str, expand: Expand, constants: Array | float | None = None
+) -> Array:
+    """The tensor [*shape] around its free numbers [free]; its fixed ones are their values if not given."""
+    if entry.fixed is None:
+        return free.reshape(entry.shape)
+    mask = fixed_mask(entry.fixed, entry.shape, name, expand).reshape(-1)
+    if constants is None:
         constants = fixed_values(entry.fixed, mask, entry.shape)
-        mu, sigma = _fill(mask, mu, constants), _fill(mask, sigma, 0.0)
-    kind = as_numpy(entry.dtype)
-    return Moments(mu.astype(kind).reshape(entry.shape), sigma.astype(kind).reshape(entry.shape))
+    values = np.empty(mask.size, free.dtype)
+    values[~mask] = free
+    values[mask] = constants
+    return values.reshape(entry.shape)
 
 
 def free_moments(entry: Stochastic, codebook: Codebook[Array] | None) -> Moments[Array]:
@@ -112,36 +124,51 @@ def fixed_signs(rule: JSON, shape: tuple[int, ...]) -> Array:
     return random_signs(shape, layer, seed).reshape(-1)
 
 
-def _fill(mask: Array, free: Array, constants: Array | float) -> Array:
-    values = np.empty(mask.size, free.dtype)
-    values[~mask] = free
-    values[mask] = constants
-    return values
-
-
 def mean_weights(pocket: Pocket, expand: Expand = expand_rule) -> dict[str, Array]:
     """Every tensor at its mean; a tied name is the same array as its owner."""
     return _each(pocket, lambda name: moments_of(pocket, name, expand).mu)
 
 
-def sample_weights(pocket: Pocket, seed: int, expand: Expand = expand_rule) -> dict[str, Array]:
-    """One draw w = mu + sigma z of every tensor, z Gaussian and independent.
+def sample_weights(
+    pocket: Pocket, seed: int, number: int = 0, expand: Expand = expand_rule
+) -> dict[str, Array]:
+    """Draw `number` of a seed: w = mu + sigma z for every tensor, the draw that torch's predictions use.
 
-    The draw of a tensor depends on the seed and its name alone (for one version of numpy).
+    Each tensor depends on seed, number and its name alone; see docs/format.md.
     """
-    if pocket.noise.get("family", "Gaussian") != "Gaussian" or pocket.options.get("tied_draws", False):
-        raise ArtifactError(
-            "sample_weights draws independent Gaussian noise, and this file asks for another kind"
-        )
+    try:
+        shape = shape_of(noise_description(pocket))
+    except ValueError as error:
+        raise ArtifactError(str(error)) from error
 
     def draw(name: str) -> Array:
-        mu, sigma = moments_of(pocket, name, expand)
-        if isinstance(resolve(pocket, name), Plain):
-            return mu
-        z = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(mu.shape, np.float32)
-        return (mu + sigma * z).astype(mu.dtype)
+        entry = pocket.tensors[name]
+        if not isinstance(entry, MeanField | Shared):
+            return moments_of(pocket, name).mu
+        free = _draw_free(pocket, name, shape, seed, number).astype(as_numpy(entry.dtype))
+        return _whole(entry, free, name, expand)
 
     return _each(pocket, draw)
+
+
+def _draw_free(pocket: Pocket, name: str, shape: Shape, seed: int, number: int) -> Array:
+    """The free weights [free] of a tensor in one draw."""
+    entry = pocket.tensors[name]
+    assert isinstance(entry, MeanField | Shared)
+    kind = as_numpy(entry.dtype)
+
+    def drawn(tensor: str, mu: Array, sigma: Array) -> Array:
+        stream = WordStream(seed, number, tensor=tensor_number(tensor))
+        q = Moments(mu.astype(kind), sigma.astype(kind))
+        w: Array = shape.place(stream, q, shape.z(stream, q).astype(kind, copy=False))
+        return w
+
+    if not (isinstance(entry, Shared) and pocket.options.get("tied_draws", False)):
+        return drawn(name, *free_moments(entry, pocket.codebook))
+    assert pocket.codebook is not None
+    components = drawn("", pocket.codebook.mu, pocket.codebook.sigma)  # [K] one draw for each component
+    outliers = drawn(name, entry.outlier_mu, entry.outlier_sigma)
+    return _assemble(entry.labels, components, outliers, (entry.alphas * components[entry.components]).sum(1))
 
 
 def _each(pocket: Pocket, values: Callable[[str], Array]) -> dict[str, Array]:

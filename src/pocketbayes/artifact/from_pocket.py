@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.artifact.dense import fixed_mask, fixed_signs, fixed_values
+from pocketbayes.artifact.noise import noise_description
 from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import (
     MeanField,
@@ -36,10 +36,6 @@ from pocketbayes.posterior.surgery import (
 )
 from pocketbayes.posterior.weights import MeanFieldWeight, StochasticWeight
 from pocketbayes.sharing.shared import Blends, SharedWeight, TrainableCodebook
-
-MAX_FAMILIES = 256  # in a noise description: one for each state of a device, and one around another
-MAX_DEPTH = 16
-MAX_DEVICES = 1 << 16  # whose draws are averaged for a weight
 
 Copy = tuple[Tensor, Tensor]  # a tensor of the model, and the values it will hold
 
@@ -155,37 +151,15 @@ def noise_of(pocket: Pocket) -> Noise:
     """The family that the file describes, which was seen to draw a finite number."""
     if not pocket.noise:
         return Gaussian()
-    _require_modest(pocket.noise)
-
-    def restored(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            is_array = set(value) == {"array"}
-            return pocket.extras[value["array"]] if is_array else {k: restored(v) for k, v in value.items()}
-        return [restored(v) for v in value] if isinstance(value, list) else value
-
+    description = noise_description(pocket)
     try:
-        noise = Noise.from_dict(restored(pocket.noise))
+        noise = Noise.from_dict(description)
         drawn = noise.draw(torch.zeros(1), torch.ones(1), torch.Generator().manual_seed(0))
     except Exception as error:  # families check what a programmer may get wrong; a file may hold anything
         raise ArtifactError(f"noise: cannot be made from its description: {error}") from error
     if not bool(drawn.isfinite()):
         raise ArtifactError(f"noise: {type(noise).__name__} draws {drawn.item()}. Save the model again.")
     return noise
-
-
-def _require_modest(description: Any) -> None:
-    """Refuse descriptions that would take long to build or to draw from."""
-    families, devices, level = 0, 1, [description]
-    for _ in range(2 * MAX_DEPTH):  # a list of families is a level of its own
-        found = [value for value in level if isinstance(value, Mapping)]
-        families += len(found)
-        devices *= math.prod(n for value in found if type(n := value.get("devices", 1)) is int)
-        lists = [value for value in level if isinstance(value, list)]
-        level = [inner for values in (*lists, *(value.values() for value in found)) for inner in values]
-    if level or families > MAX_FAMILIES or devices > MAX_DEVICES:
-        raise ArtifactError(
-            f"noise: more than {MAX_FAMILIES} families, {MAX_DEPTH} within each other or {MAX_DEVICES} devices a weight"
-        )
 
 
 def _plain_copies(pocket: Pocket, model: nn.Module) -> Iterator[Copy]:

@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from pocketbayes.drawing.shapes import drift
 from pocketbayes.noise.family import Noise
 
 
@@ -80,7 +81,7 @@ def _nearest(x: Tensor, levels: tuple[float, ...]) -> Tensor:
         return x
     table = torch.tensor(levels, dtype=x.dtype, device=x.device)
     index = torch.bucketize(x.detach(), 0.5 * (table[1:] + table[:-1]))
-    return x + (table[index] - x).detach()
+    return table[index] + (x - x.detach())
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,7 @@ class Drifted(Device):
         return replace(self, time=time)
 
     def _affine(self) -> tuple[float, float]:
-        age = self.time / self.reference
-        return age**-self.exponent, self.shift * math.log(age)
+        return drift(self.time / self.reference, self.exponent, self.shift)
 
     def program(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         scale, shift = self._affine()

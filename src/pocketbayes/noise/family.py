@@ -13,6 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pocketbayes.drawing import Shape, WordStream, shape_of
+from pocketbayes.drawing.shapes import FAMILIES, TableShape
+from pocketbayes.drawing.tables import LEVELS, standardised
+from pocketbayes.moments import Moments
 from pocketbayes.noise.quadrature import QuadratureRule, core_edges, panel_rule
 from pocketbayes.noise.sampling import InverseTable, graph_constant, inverse_table, sample_inverse
 
@@ -65,6 +69,17 @@ class Noise(ABC):
     def draw(self, mu: Tensor, sigma: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """w = mu + sigma z, differentiable in mu and sigma."""
         return self.place(mu, sigma, self.sample_at(mu, sigma, generator))
+
+    @cached_property
+    def shape(self) -> Shape:
+        """How the file format draws z: see docs/format.md."""
+        return shape_of(self.to_dict())
+
+    def z(self, stream: WordStream, mu: Tensor, sigma: Tensor) -> Tensor:
+        """The file format's z for all elements of a tensor programmed to (mu, sigma), in the shape and type of mu."""
+        q = Moments(mu.detach().reshape(-1), sigma.detach().reshape(-1))
+        drawn: Tensor = self.shape.z(stream, q)
+        return drawn.view(mu.shape).to(mu.dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """The family's name and parameters: numbers, lists, dicts of this kind, and float64 arrays."""
@@ -152,6 +167,14 @@ class Law(Noise):
 
     def negentropy(self) -> float:
         return GAUSSIAN_ENTROPY - self.entropy()
+
+    @cached_property
+    def shape(self) -> Shape:
+        if type(self).__name__ in FAMILIES:
+            return shape_of(self.to_dict())
+        return TableShape(
+            standardised(self.icdf(torch.from_numpy(LEVELS)).numpy())
+        )  # a law of the user's own
 
     @cached_property
     def rule(self) -> QuadratureRule:

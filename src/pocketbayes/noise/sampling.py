@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from pocketbayes.drawing.philox import SIGNS
 from pocketbayes.noise.quadrature import panel_nodes
 
 if TYPE_CHECKING:
@@ -144,8 +145,7 @@ def sample_signs(like: Tensor, generator: torch.Generator | None) -> Tensor:
 @cache
 def _sign_table(dtype: torch.dtype, device: torch.device) -> Tensor:
     """The eight signs of every byte, [256, 8]."""
-    bits = torch.arange(256).unsqueeze(1) >> torch.arange(8)
-    return ((bits & 1) * 2 - 1).to(device, dtype)
+    return torch.from_numpy(SIGNS.copy()).to(device, dtype)
 
 
 def sample_uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:

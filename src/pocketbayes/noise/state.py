@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pocketbayes.drawing.shapes import shepard
 from pocketbayes.noise.family import GAUSSIAN_ENTROPY, Law, Noise
 from pocketbayes.noise.quadrature import panel_nodes
 from pocketbayes.noise.sampling import sample_uniform
@@ -51,14 +52,7 @@ class StateDependent(Noise):
 
     def weights(self, mu: Tensor, sigma: Tensor) -> Tensor:
         """a_k(mu, sigma), [*shape, K], differentiable."""
-        distance = 1e-12 * torch.ones_like(mu).unsqueeze(-1)  # keeps 1/d^2 finite at a state
-        for value, states in ((mu, self.mus), (sigma, self.sigmas)):
-            low, high = min(states), max(states)
-            if high > low:
-                steps = value.clamp(low, high).unsqueeze(-1) - value.new_tensor(states)
-                distance = distance + (steps / (high - low)).square()
-        near = 1 / distance
-        return near / near.sum(-1, keepdim=True)
+        return torch.stack(shepard(mu, sigma, self.mus, self.sigmas), -1)
 
     def cdf_at(self, mu: Tensor, sigma: Tensor, z: Tensor) -> Tensor:
         """F(z | mu, sigma), differentiable in mu and sigma."""

@@ -186,12 +186,12 @@ def _mean_field_weight(
 # --- the way back ----------------------------------------------------------------------------------------------
 
 
-def to_deterministic(model: nn.Module, seed: int | None = None) -> nn.Module:
+def to_deterministic(model: nn.Module, seed: int | None = None, number: int | None = None) -> nn.Module:
     """A plain copy of the model, with the means of the weights or with one draw of them.
 
     Args:
         model: a Bayesian model, at any stage; it stays as it is.
-        seed: of the draw, the one that `one_draw(model, seed)` shows; None for the means.
+        seed, number: of the draw, the one that `one_draw(model, seed, number)` shows; without a seed, the means.
 
     Returns:
         A module of the plain architecture, without stochastic weights or hooks.
@@ -207,7 +207,7 @@ def to_deterministic(model: nn.Module, seed: int | None = None) -> nn.Module:
     """
     require_bayesian(model)
     plain = copy.deepcopy(model)
-    with torch.no_grad(), mean_weights(plain) if seed is None else one_draw(plain, seed):
+    with torch.no_grad(), mean_weights(plain) if seed is None else one_draw(plain, seed, number):
         values = {id(s.weight): getattr(s.owner, s.name).detach().clone() for s in stochastic_weights(plain)}
     parameters: dict[int, nn.Parameter] = {}
     for site in list(sites(plain)):

@@ -1,16 +1,18 @@
 """Which draw of the weights a forward pass sees.
 
-A draw is named by one integer: weight i of draw `seed` takes its noise from a generator seeded by (seed, i).  So
-a draw can be made again at any time (in the backward pass of gradient checkpointing, in another process, in a
-prediction whose weights do not fit in memory) without being kept.  Every converted model has one `Draws`, shared
-by all its stochastic weights; a hook on the root opens a new draw for each plain `model(x)`.
+In training a draw is named by one integer: weight i of draw `seed` takes its noise from a torch generator seeded by
+(seed, i).  In prediction it is draw `number` of a seed, and its noise is what the file format says (docs/format.md):
+the same bits in every program, on every device.  So a draw can be made again at any time (in the backward pass of
+gradient checkpointing, in another process, in a prediction whose weights do not fit in memory) without being kept.
+Every converted model has one `Draws`, shared by all its stochastic weights; a hook on the root opens a new draw for
+each plain `model(x)`.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -18,7 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from pocketbayes.drawing import tensor_number
+from pocketbayes.noise import Noise
+from pocketbayes.noise.counter import stream_on
+
 _MASK = (1 << 64) - 1
+CODEBOOK = -1  # the index of the codebook's own noise, used when draws are tied
 
 
 def mix(*numbers: int) -> int:
@@ -44,6 +51,10 @@ class Draw:
             return None
         return torch.Generator(device).manual_seed(mix(self.seed, index))
 
+    def z(self, noise: Noise, mu: Tensor, sigma: Tensor, index: int) -> Tensor:
+        """The noise of weight `index`, in the shape of mu."""
+        return noise.sample_at(mu, sigma, self.generator(index, mu.device))
+
     def value(self, index: int, make: Callable[[], Tensor]) -> Tensor:
         """The weight of that index in this draw: every site and every access sees the same tensor."""
         known = self.values.get(index)
@@ -54,8 +65,32 @@ class Draw:
         return known
 
 
+class NumberedDraw(Draw):
+    """Draw `number` of a seed, as the file format defines it; `names` are those of the tensors, by index."""
+
+    def __init__(self, seed: int, number: int, names: Mapping[int, str], mode: int = 0) -> None:
+        super().__init__(seed)
+        self.number = number
+        self.mode = mode
+        self.names = {CODEBOOK: "", **names}
+
+    def z(self, noise: Noise, mu: Tensor, sigma: Tensor, index: int) -> Tensor:
+        assert self.seed is not None
+        if index not in self.names:
+            raise ValueError("one_draw: a weight outside of the model that was given. Give the whole model.")
+        tensor = tensor_number(self.names[index])
+        return noise.z(stream_on(mu.device, self.seed, self.number, tensor=tensor, mode=self.mode), mu, sigma)
+
+
 class Replay(Draw):
     """A draw seen again in the backward pass.  Nothing is kept: inner backward passes free their graphs."""
+
+    def __init__(self, draw: Draw) -> None:
+        super().__init__(draw.seed)
+        self.draw = draw
+
+    def z(self, noise: Noise, mu: Tensor, sigma: Tensor, index: int) -> Tensor:
+        return self.draw.z(noise, mu, sigma, index)
 
     def value(self, index: int, make: Callable[[], Tensor]) -> Tensor:
         return make()
@@ -119,7 +154,7 @@ class Draws:
 
     def replay_in_backward(self, draw: Draw, output: Any) -> None:
         """When the gradient enters `output`, recomputed forward passes see `draw` again."""
-        again = Replay(draw.seed)
+        again = Replay(draw)
 
         def enter(_: Tensor) -> None:
             self._thread.backward = again
@@ -190,7 +225,9 @@ def _opened(model: nn.Module, make: Callable[[int], Draw]) -> Iterator[None]:
         yield
 
 
-def one_draw(model: nn.Module, seed: int | None = None) -> AbstractContextManager[None]:
+def one_draw(
+    model: nn.Module, seed: int | None = None, number: int | None = None
+) -> AbstractContextManager[None]:
     """Every forward pass within the block, and its backward pass, sees one draw of the weights.
 
     A compiled model draws by itself in every forward pass: call the module that was given to `torch.compile`.
@@ -198,6 +235,7 @@ def one_draw(model: nn.Module, seed: int | None = None) -> AbstractContextManage
     Args:
         model: a Bayesian model.
         seed: with it the draw is the same on every entry; without, it is taken from torch's global generator.
+        number: with it, draw `number` of a prediction: `predict(model, x, seed=seed)` averages numbers 0, 1, 2 ...
 
     Returns:
         A context manager.
@@ -209,6 +247,8 @@ def one_draw(model: nn.Module, seed: int | None = None) -> AbstractContextManage
         >>> torch.equal(first, second)
         True
     """
+    from pocketbayes.posterior.weights import names_of  # which needs this module
+
     if type(model).__name__ == "OptimizedModule":
         warnings.warn(
             "one_draw has no hold on a compiled model, which draws anew in every forward pass. "
@@ -216,6 +256,9 @@ def one_draw(model: nn.Module, seed: int | None = None) -> AbstractContextManage
             stacklevel=2,
         )
     root = int(torch.randint(2**63 - 1, ())) if seed is None else seed
+    if number is not None:
+        names = [names_of(model, draws) for draws in draws_of(model)]
+        return _opened(model, lambda part: NumberedDraw(root, number, names[part]))
     return _opened(model, lambda part: Draw(mix(root, part)))
 
 

@@ -74,9 +74,9 @@ class StochasticWeight(nn.Module, ABC):
         self.prior_sigma = float(state)
 
     def sample(self, original: Tensor, draw: Draw) -> Tensor:
-        """The tensor in that draw; a function of (draw.seed, index) alone."""
+        """The tensor in that draw, a function of the draw and of which tensor this is alone."""
         q = self.moments(original)
-        return self.whole(self.noise.draw(q.mu, q.sigma, draw.generator(self.index, q.mu.device)))
+        return self.whole(self.noise.place(q.mu, q.sigma, draw.z(self.noise, q.mu, q.sigma, self.index)))
 
     def forward(self, original: Tensor) -> Tensor:
         draw = self.draws.current()
@@ -155,6 +155,11 @@ def stochastic_weights(model: nn.Module) -> list[Site]:
     for site in sites(model):
         first.setdefault(id(site.weight), site)
     return list(first.values())
+
+
+def names_of(model: nn.Module, draws: Draws) -> dict[int, str]:
+    """The names, by index, of the stochastic weights that share these draws."""
+    return {s.weight.index: s.path for s in stochastic_weights(unwrap(model)) if s.weight.draws is draws}
 
 
 def kl_divergence(model: nn.Module) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from pocketbayes.posterior.convert import to_deterministic
-from pocketbayes.posterior.draws import Draw, draws_of, mix
+from pocketbayes.posterior.draws import NumberedDraw
 from pocketbayes.posterior.weights import Site, sites, stochastic_weights, unwrap
 from pocketbayes.prediction.fold import Affine, fold_norms, split_prefix, trace
 from pocketbayes.prediction.layout import channels_last
@@ -30,22 +30,18 @@ _FILTERS = (
 VMAP_BATCH = 2  # up to this batch size one vectorised pass beats S passes (benchmarks/predict.py)
 
 
-def draw_seed(seed: int, number: int) -> int:
-    """The seed of draw `number` of a prediction: `one_draw(model, draw_seed(seed, s))` sees the same weights."""
-    return mix(seed, number)
-
-
 class Slot:
     """One stochastic weight and the parameter of the clone that receives its draws."""
 
-    def __init__(self, site: Site, part: int, parameter: nn.Parameter) -> None:
+    def __init__(self, site: Site, parameter: nn.Parameter) -> None:
         self.site = site
-        self.part = part
         self.parameter = parameter
         self.affine: Affine | None = None
 
-    def draw(self, seed: int) -> Tensor:
-        value = self.site.weight.sample(self.site.original, Draw(mix(seed, self.part)))
+    def draw(self, seed: int, number: int) -> Tensor:
+        """The weight in draw `number` of a seed, the one that `one_draw(model, seed, number)` sees."""
+        weight = self.site.weight
+        value = weight.sample(self.site.original, NumberedDraw(seed, number, {weight.index: self.site.path}))
         return value if self.affine is None else self.affine(value)
 
 
@@ -82,7 +78,6 @@ class Ensemble:
     def _build(self) -> None:
         source = self._source
         weights = {id(s.weight): s for s in stochastic_weights(source)}
-        parts = {id(draws): part for part, draws in enumerate(draws_of(source))}
         if not weights:
             self._slots: list[Slot] = []
             self._plain = copy.deepcopy(source).eval()
@@ -92,7 +87,7 @@ class Ensemble:
         for site in sites(source):
             key = id(site.weight)
             parameter = self._plain.get_parameter(site.path)
-            slots.setdefault(key, Slot(weights[key], parts[id(site.weight.draws)], parameter))
+            slots.setdefault(key, Slot(weights[key], parameter))
         self._slots = list(slots.values())
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -150,7 +145,7 @@ class Ensemble:
         """Draw `number`, from the cache or made anew; the cache never exceeds `max_bytes`."""
         if number in self._sets:
             return self._sets[number]
-        drawn = [self._layout(slot.draw(draw_seed(self._seed, number))) for slot in self._slots]
+        drawn = [self._layout(slot.draw(self._seed, number)) for slot in self._slots]
         size = sum(w.nbytes for w in drawn)
         if (len(self._sets) + 1) * size <= self._max_bytes:
             self._sets[number] = drawn

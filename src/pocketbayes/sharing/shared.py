@@ -9,13 +9,11 @@ from torch import Tensor, nn
 
 from pocketbayes.moments import Codebook, Moments
 from pocketbayes.noise import Law, shape_total
-from pocketbayes.posterior.draws import Draw
+from pocketbayes.posterior.draws import CODEBOOK, Draw
 from pocketbayes.posterior.gaussian import gaussian_kl, rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight
 from pocketbayes.sharing.blend import blended_moments
 from pocketbayes.sharing.mixture import label_dtype
-
-_CODEBOOK = -1  # the index of the codebook's own noise in a draw, used when draws are tied
 
 
 class TrainableCodebook(nn.Module):
@@ -111,13 +109,12 @@ class SharedWeight(StochasticWeight):
         if not self.codebook.tied:
             return super().sample(original, draw)
         book = self.codebook.values()
-        generator = draw.generator(_CODEBOOK, book.mu.device)
         mu, sigma = book.mu.detach(), book.sigma.detach()
-        z = draw.value(_CODEBOOK, lambda: self.noise.sample_at(mu, sigma, generator))
+        z = draw.value(CODEBOOK, lambda: draw.z(self.noise, mu, sigma, CODEBOOK))
         values = self.noise.place(*book, z)  # [K] one draw for each component
         blended = (self.blend_alpha * values[self.blend_component.int()]).sum(1)
-        own = draw.generator(self.index, original.device)
-        outliers = self.noise.draw(*self.outliers(original), own)
+        own = self.outliers(original)
+        outliers = self.noise.place(*own, draw.z(self.noise, *own, self.index))
         return self.whole(self._assemble(values, outliers, blended))
 
     # --- the KL ------------------------------------------------------------------------------------------------

@@ -1,0 +1,6 @@
+"""Draws as the file format defines them: (seed, draw, mode, tensor, element) -> z.  Needs numpy only."""
+
+from pocketbayes.drawing.philox import WordStream, tensor_number
+from pocketbayes.drawing.shapes import Shape, shape_of
+
+__all__ = ["Shape", "WordStream", "shape_of", "tensor_number"]
