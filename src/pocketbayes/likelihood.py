@@ -42,6 +42,16 @@ def unpack(batch: Any, device: torch.device | None = None) -> Batch:
     )
 
 
+def unpack_inputs(batch: Any, device: torch.device | None = None) -> Batch:
+    """A tensor, a tuple or a dict of inputs, perhaps with targets, which nobody may ask for."""
+    if isinstance(batch, Tensor):
+        return Batch((_to(batch, device),), {}, None)
+    if isinstance(batch, Mapping):
+        kwargs = {k: _to(v, device) for k, v in batch.items() if k not in TARGET_KEYS}
+        return Batch((), kwargs, None)
+    return unpack(batch, device) if len(batch) > 1 else Batch((_to(batch[0], device),), {}, None)
+
+
 def target_key(batch: Mapping[str, Any]) -> str:
     """The key under which a dict batch has its targets."""
     key = next((k for k in TARGET_KEYS if k in batch), None)
@@ -79,6 +89,13 @@ class Likelihood(nn.Module, ABC):
     def nll(self, output: Any, target: Any) -> Tensor:
         """-ln p(y | output) in nats, one for each example: [N]."""
 
+    def sample(self, output: Any) -> Any:
+        """Targets drawn from p(y | output), by torch's global generator."""
+        raise ValueError(
+            f"{type(self).__name__}: a likelihood that is a function of (output, target) draws no targets. "
+            "Use the targets of the data, or a Likelihood with a `sample` method."
+        )
+
 
 class Categorical(Likelihood):
     """Classes from logits [N, C, ...] with integer targets [N, ...]; an example's positions add up.
@@ -115,6 +132,12 @@ class Categorical(Likelihood):
         else:
             each = cross_entropy(logits, target.long(), reduction="none", ignore_index=self.ignore_index)
         return each.flatten(1).sum(1) if each.ndim > 1 else each
+
+    def sample(self, output: Any) -> Tensor:
+        """Labels [N, ...] drawn from the softmax of the logits."""
+        logits = self.logits(output).detach().movedim(1, -1)  # [N, ..., C]
+        labels: Tensor = torch.distributions.Categorical(logits=logits).sample()
+        return labels
 
     def probabilities(self, logits: Tensor, target: Tensor) -> Tensor:
         """Targets for logits [N, C, ...] as probabilities of that shape: 1 at the label, or all zero if ignored."""
@@ -198,6 +221,11 @@ class Homoscedastic(Likelihood):
         mean = output_tensor(output)
         return gaussian_nll(mean, self.log_sigma.to(mean.device), _like(mean, target))
 
+    def sample(self, output: Any) -> Tensor:
+        """Targets in the shape of the output."""
+        mean = output_tensor(output).detach()
+        return mean + self.sigma.detach().to(mean.device) * torch.randn_like(mean)
+
 
 class Heteroscedastic(Likelihood):
     """y ~ N(m, softplus(s)^2) from outputs [N, 2 D]: D means, then D raw scales."""
@@ -221,6 +249,11 @@ class Heteroscedastic(Likelihood):
     def nll(self, output: Any, target: Tensor) -> Tensor:
         mean, sigma = self.split(output)
         return gaussian_nll(mean, sigma.log(), _like(mean, target))
+
+    def sample(self, output: Any) -> Tensor:
+        """Targets [N, D]."""
+        mean, sigma = self.split(output)
+        return (mean + sigma * torch.randn_like(mean)).detach()
 
 
 class Custom(Likelihood):

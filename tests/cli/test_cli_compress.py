@@ -178,7 +178,7 @@ def test_an_unfinished_run_is_continued_by_the_same_options_only(
     trained = len(batches)
     assert trained > 0
     message = complaint(f"{SMALL} --temperature 0.2", 1, capsys)
-    assert "temperature was 0.1, is 0.2" in message and "--restart" in message
+    assert "temperature was None, is 0.2" in message and "--restart" in message
     record = result(f"{SMALL} --max-risk 0.2", capsys)  # may still change: it matters only at the end
     assert len(batches) == trained  # nothing was trained again
     assert record["unsure"]["max_risk"] == 0.2 and (here / "made.pocket").stat().st_size <= 2600

@@ -341,6 +341,8 @@ NOT_A_PLAN = [
     *({name: value} for name in ("distillation", "anneal") for value in (-0.1, 1.1, float("nan"))),
     {"temperature": 0.0},
     {"temperature": float("nan")},
+    {"noise_cost": 0.0},
+    {"noise_cost": -0.1},
     {"finetune_epochs": -1},
     {"posterior_epochs": 0.5},
     {"fisher_batches": 0},

@@ -230,6 +230,52 @@ def test_it_is_the_fisher_information_of_logistic_regression() -> None:
     assert (batched / exact - 1).abs().max() < 5 * (2 / 500) ** 0.5  # chi-square with 500 batches
 
 
+def test_sampled_targets_give_the_fisher_information_where_labels_do_not() -> None:
+    """E p (1 - p) x^2 in logistic regression, at weights that do not fit the labels; inputs alone are enough."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(1600, 3, generator=g), torch.randint(2, (1600,), generator=g)
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -0.5, 0.0], [-1.0, 0.5, 1.0]]))
+        p = model(x).softmax(1)  # [N, 2]
+    each = (p[:, :, None] * (1 - p[:, :, None])) * x[:, None, :].square()  # [N, 2, 3]
+    exact, moments = each.mean(0), {"progress": False, "seed": 1}
+    # One example a batch: the square is (y - p)^2 x^2, with variance known too.
+    spread = (p * (1 - p) * (1 - 3 * p * (1 - p)))[:, :, None] * x[:, None, :] ** 4 - each.square()
+    error = (spread.mean(0) / len(x)).sqrt()
+    inputs = DataLoader(x, 1)
+    single = pb.fisher_information(model, inputs, sampled=True, **moments)["weight"]
+    assert ((single - exact) / error).abs().max() < 4
+    labelled = DataLoader(TensorDataset(x, y), 1)
+    assert torch.equal(pb.fisher_information(model, labelled, sampled=True, **moments)["weight"], single)
+    control = pb.fisher_information(model, labelled, **moments)["weight"]
+    assert ((control - exact) / error).abs().max() > 8
+    batched = pb.fisher_information(model, DataLoader(x, 4), sampled=True, **moments)["weight"]
+    assert (batched / exact - 1).abs().max() < 5 * (3 / 400) ** 0.5  # nearly chi-square, of 400 batches
+
+
+@pytest.mark.parametrize("likelihood", [pb.likelihood.Homoscedastic(0.5), pb.likelihood.Heteroscedastic()])
+def test_sampled_targets_of_a_regression_are_those_of_the_likelihood(likelihood) -> None:
+    outputs = torch.tensor([[1.0, 0.3]]).expand(40_000, 2)
+    with torch.random.fork_rng():
+        torch.random.default_generator.manual_seed(0)
+        drawn = likelihood.sample(outputs)
+    if isinstance(likelihood, pb.likelihood.Homoscedastic):
+        mean, sigma = torch.tensor([1.0, 0.3]), torch.tensor([0.5, 0.5])
+    else:
+        mean, sigma = torch.tensor([1.0]), torch.tensor([0.3]).exp().add(1).log() + 1e-3
+    assert drawn.shape == (40_000, len(mean))
+    assert ((drawn.mean(0) - mean) / (sigma / 200)).abs().max() < 4
+    assert ((drawn.std(0) / sigma - 1) * 80_000**0.5).abs().max() < 4
+
+
+def test_a_function_draws_no_targets() -> None:
+    with pytest.raises(ValueError, match="draws no targets"):
+        pb.fisher_information(
+            nn.Linear(2, 2), [torch.ones(3, 2)], likelihood=lambda f, y: f, sampled=True, progress=False
+        )
+
+
 BAD = {
     "a plain model": (lambda m: pb.share(nn.Linear(2, 2)), r"pb\.bayesianize"),
     "sharing twice": (lambda m: pb.share(shared_by(m, pb.Rate())), "shared already"),

@@ -48,7 +48,7 @@ class CompressOptions(WithOod, Made):
     "compress --config job.toml --seed 3",
     first=(
         *("net", "weights", "data", "augment", "max_bytes", "max_accuracy_drop", "max_nll_rise"),
-        *("temperature", "epochs", "out"),
+        *("noise_cost", "epochs", "out"),
     ),
     resumable=True,
 )

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,16 @@ from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.plan import Budget, Plan
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
+from pocketbayes.compression.temperature import (
+    NoiseCost,
+    chosen_temperature,
+    implied_temperature,
+    measured_noise_cost,
+)
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.posterior.laplace import fisher_information, laplace_sigma
+from pocketbayes.posterior.laplace import fisher_information, laplace_sigma, noise_cost
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
@@ -47,6 +54,7 @@ from pocketbayes.training.fit import fit
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
+CHECKED_BATCHES = 20  # of training data, on which noise is measured where there are no validation data
 RESERVE = (
     256  # one in so many bytes, where labels cost more or less as fine-tuning moves the means around them
 )
@@ -190,6 +198,7 @@ class _Stages:
         tensors = (*job.model.parameters(), *job.model.buffers())
         self.report = CompressionReport(plain_bytes=4 * sum(t.numel() for t in tensors))
         self.distortion = 0.0  # of the last sharing, nats of free energy
+        self.temperature = 1.0  # of the posterior, from stage 1 on
 
     def run(self, path: str | os.PathLike[str]) -> None:
         """All stages, in order."""
@@ -232,31 +241,62 @@ class _Stages:
     def find_posterior(self) -> None:
         """Stage 1: a posterior for a plain network; a Bayesian model brings its own."""
         started, plan = time.monotonic(), self.job.plan
-        if not stochastic_weights(self.job.model):
-            prior, kept = ZeroMean(plan.prior), self._checkpoint("posterior")
-            if kept is not None and kept.exists():
-                state = load_checkpoint(kept)
-                bayesianize(self.job.model, prior=prior)
-                self.job.model.load_state_dict(state)
-            else:
-                fisher = fisher_information(
-                    self.job.model,
-                    self.job.train_loader,
-                    likelihood=self.job.likelihood,
-                    batches=plan.fisher_batches,
-                    seed=plan.seed,
-                    progress=self.job.progress,
-                )
-                sigma = laplace_sigma(
-                    self.job.model, fisher, self.job.num_data, prior=plan.prior, temperature=plan.temperature
-                )
-                bayesianize(self.job.model, prior=prior, sigma=sigma)
-                if kept is not None:
-                    save_checkpoint(kept, dict(self.job.model.state_dict()))
-        require_mean_field(self.job.model)
+        model, kept = self.job.model, self._checkpoint("posterior")
+        if kept is not None and kept.exists():
+            self.temperature, note, state = load_checkpoint(kept)
+            if not stochastic_weights(model):
+                bayesianize(model, prior=ZeroMean(plan.prior))
+            model.load_state_dict(state)
+        else:
+            note = self._from_given() if stochastic_weights(model) else self._from_plain()
+            if kept is not None:
+                save_checkpoint(kept, (self.temperature, note, dict(model.state_dict())))
+        require_mean_field(model)
         if plan.posterior_epochs:
             self._fit("posterior-fit", epochs=plan.posterior_epochs, lr=plan.lr, rho_lr=10 * plan.lr)
-        self.measure("posterior", started)
+        self.measure("posterior", started, note)
+
+    def _from_plain(self) -> str:
+        """A Laplace posterior at the temperature of the plan, or that of its noise cost; tells which."""
+        job, plan = self.job, self.job.plan
+        fisher = self._fisher()
+
+        def sigma(temperature: float) -> dict[str, Tensor]:
+            return laplace_sigma(job.model, fisher, job.num_data, prior=plan.prior, temperature=temperature)
+
+        def measure(temperature: float) -> NoiseCost:
+            trial = bayesianize(copy.deepcopy(job.model), sigma=sigma(temperature))
+            batches = job.validation_loader or islice(job.train_loader, CHECKED_BATCHES)
+            return measured_noise_cost(
+                trial, batches, likelihood=job.likelihood, samples=plan.samples, seed=plan.seed
+            )
+
+        if plan.temperature is not None:
+            self.temperature, note = plan.temperature, f"temperature {plan.temperature:g}, as asked for"
+        else:
+            found = chosen_temperature(plan.noise_cost, noise_cost(fisher, sigma(1.0)), measure)
+            self.temperature, note = found.value, str(found)
+        bayesianize(job.model, prior=ZeroMean(plan.prior), sigma=sigma(self.temperature))
+        return note
+
+    def _from_given(self) -> str:
+        """The sigmas of a posterior stay as they are; without a temperature in the plan, they imply one."""
+        require_mean_field(self.job.model)
+        if self.job.plan.temperature is not None:
+            self.temperature = self.job.plan.temperature
+            return f"temperature {self.temperature:g}, as asked for"
+        self.temperature = implied_temperature(self.job.model, self._fisher(), self.job.num_data)
+        return f"temperature {self.temperature:.3g}, that of the sigmas given"
+
+    def _fisher(self) -> dict[str, Tensor]:
+        return fisher_information(
+            self.job.model,
+            self.job.train_loader,
+            likelihood=self.job.likelihood,
+            batches=self.job.plan.fisher_batches,
+            seed=self.job.plan.seed,
+            progress=self.job.progress,
+        )
 
     def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
         """Stages 2 and 3: alternate to `max_bytes`, then fine-tune."""
@@ -379,7 +419,7 @@ class _Stages:
             self.job.lessons,
             likelihood=self.job.likelihood,
             num_data=self.job.num_data,
-            temperature=self.job.plan.temperature,
+            temperature=self.temperature,
             anneal=0.0,
             seed=self.job.plan.seed,
             validation_samples=self.job.plan.samples,

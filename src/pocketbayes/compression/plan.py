@@ -56,7 +56,9 @@ class Plan:
     """How `compress` works; the defaults suit a trained network.
 
     Args:
-        temperature: of the posterior: the weight of the KL in training, and the factor on the Laplace variances.
+        noise_cost: nats an example that drawing the weights may cost beside their means; it sets the temperature.
+        temperature: of the posterior: the weight of the KL in training, and the factor on the Laplace variances; by
+            default that of the noise cost.
         prior: standard deviation of the zero-mean prior that a plain network gets: a number, or `FanIn(gain)`.
         fisher_batches: training batches that the Fisher information is averaged over; None for all.
         posterior_epochs: epochs of training on the ELBO before sharing.
@@ -83,7 +85,8 @@ class Plan:
         ValueError: compress: epochs must be a whole number, at least 1, got 1.5.
     """
 
-    temperature: float = 0.1
+    noise_cost: float = 0.03
+    temperature: float | None = None
     prior: Scale = FanIn(1.0)
     fisher_batches: int | None = 200
     posterior_epochs: int = 0
@@ -108,10 +111,12 @@ class Plan:
             _require_whole(name, getattr(self, name), 0)
         if self.fisher_batches is not None:
             _require_whole("fisher_batches", self.fisher_batches, 1)
-        for name in ("temperature", "lr", "rho_lr", "finetune_lr"):
-            _require_number(name, getattr(self, name))
-        if self.temperature == 0:
-            raise ValueError("compress: temperature must be positive, got 0.")
+        for name in ("noise_cost", "temperature", "lr", "rho_lr", "finetune_lr"):
+            if name != "temperature" or self.temperature is not None:
+                _require_number(name, getattr(self, name))
+        for name in ("noise_cost", "temperature"):
+            if getattr(self, name) == 0:
+                raise ValueError(f"compress: {name} must be positive, got 0.")
         for name in ("distillation", "anneal"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"compress: {name} is a fraction, from 0 to 1, got {getattr(self, name)}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.errors import NonFiniteError
-from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack
+from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack, unpack_inputs
 from pocketbayes.posterior.convert import reason_to_skip
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.priors import FanIn, Scale, scale_of
@@ -26,6 +26,7 @@ def fisher_information(
     *,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     batches: int | None = None,
+    sampled: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> dict[str, Tensor]:
@@ -33,13 +34,15 @@ def fisher_information(
 
     Taken at the means of the weights, with norms in evaluation mode.  At a minimum of the loss examples' gradients
     average out, so the square of a batch's mean gradient, times its size, is that of one example in expectation.
+    With targets drawn from the network's own predictions (`sampled`) they do so everywhere: the estimate is unbiased.
 
     Args:
         model: plain or Bayesian, trained.
-        loader: batches `(x, ..., y)`, or dicts with labels.
+        loader: batches `(x, ..., y)`, or dicts with labels; with `sampled` also batches of inputs alone.
         likelihood: of the targets; classes by default.
         batches: how many to look at; all by default.
-        seed: of what is random in the model, such as dropout.
+        sampled: draw the targets from the network's predictions; those of the batches are left aside.
+        seed: of drawn targets, and of what is random in the model, such as dropout.
         progress: show a bar.
 
     Returns:
@@ -60,8 +63,10 @@ def fisher_information(
         with randomness.forked(), mean_weights(model):
             randomness.seed_all(seed)
             for raw in track(islice(loader, batches), "Fisher information", enabled=progress):
-                batch = unpack(raw, device)
-                loss = likelihood.nll(model(*batch.args, **batch.kwargs), batch.target).mean()
+                batch = unpack_inputs(raw, device) if sampled else unpack(raw, device)
+                output = model(*batch.args, **batch.kwargs)
+                target = likelihood.sample(output) if sampled else batch.target
+                loss = likelihood.nll(output, target).mean()
                 gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
                 if not all(bool(torch.isfinite(g).all()) for g in (loss, *gradients) if g is not None):
                     raise NonFiniteError(
@@ -126,3 +131,20 @@ def laplace_sigma(
         precision = num_data * f + scale_of(prior, f) ** -2
         found[name] = (temperature / precision).sqrt()
     return found
+
+
+def noise_cost(fisher: Mapping[str, Tensor], sigma: Mapping[str, Tensor]) -> float:
+    """1/2 sum_i F_i sigma_i^2: nats by which draws raise the NLL of an example, to second order.
+
+    Eq. (21) of docs/method.md.
+
+    Args:
+        fisher: F by parameter name, from `fisher_information`.
+        sigma: standard deviations by parameter name, in the weights' units.
+
+    Example:
+        >>> from pocketbayes.posterior.laplace import noise_cost
+        >>> noise_cost({"weight": torch.tensor([[0.0, 2.0]])}, {"weight": torch.tensor([[1.0, 0.5]])})
+        0.25
+    """
+    return 0.5 * sum(float((f.double() * sigma[name].double().square()).sum()) for name, f in fisher.items())

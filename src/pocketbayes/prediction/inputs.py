@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import TARGET_KEYS, Batch, unpack
+from pocketbayes.likelihood import Batch, unpack, unpack_inputs
 
 
 def device_of(model: nn.Module) -> torch.device | None:
@@ -26,7 +26,7 @@ def labelled(loader: Iterable[Any], device: torch.device | None) -> Iterator[Bat
 def unlabelled(loader: Iterable[Any], device: torch.device | None) -> Iterator[Batch]:
     """Batches of inputs, checked; labels, if any, are left aside."""
     for number, raw in enumerate(loader):
-        batch = _without_labels(raw, device)
+        batch = unpack_inputs(raw, device)
         _require_finite(batch, number)
         yield batch
 
@@ -51,14 +51,6 @@ def slices(x: Any, size: int, device: torch.device | None) -> Iterator[Batch]:
             None,
         )
         yield _to_device(batch, device)
-
-
-def _without_labels(raw: Any, device: torch.device | None) -> Batch:
-    if isinstance(raw, Tensor):
-        return _to_device(Batch((raw,), {}, None), device)
-    if isinstance(raw, Mapping):
-        return _to_device(Batch((), {k: v for k, v in raw.items() if k not in TARGET_KEYS}, None), device)
-    return unpack(raw, device) if len(raw) > 1 else _to_device(Batch((raw[0],), {}, None), device)
 
 
 def _to_device(batch: Batch, device: torch.device | None) -> Batch:

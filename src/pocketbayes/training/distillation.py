@@ -18,7 +18,7 @@ from pocketbayes.posterior.weights import stochastic_weights, unwrap
 class Distilled:
     """The batches of a loader with soft targets q = (1 - a) onehot(y) + a softmax(teacher(x)).
 
-    Eq. (22) of docs/method.md, for `fit`, `fit_map` or `nelbo` with a `Categorical` likelihood.  Several teachers
+    Eq. (23) of docs/method.md, for `fit`, `fit_map` or `nelbo` with a `Categorical` likelihood.  Several teachers
     answer with the mean of their probabilities.  They are copied as they are now, Bayesian ones at their means, and
     asked in evaluation mode about the very inputs that are handed on, augmented or not.  Positions that the labels
     leave out (`ignore_index`) stay left out: their q is zero.  Targets that are soft already are mixed like labels.

@@ -1,0 +1,212 @@
+"""The temperature that follows from what noise may cost."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pocketbayes as pb
+from pocketbayes import nets
+from pocketbayes.compression import compress as stages
+from pocketbayes.compression.temperature import (
+    TRIES,
+    NoiseCost,
+    chosen_temperature,
+    implied_temperature,
+    measured_noise_cost,
+)
+from pocketbayes.likelihood import Homoscedastic
+from pocketbayes.posterior.laplace import noise_cost
+from pocketbayes.training import loop
+
+TAU = 0.5  # observation noise of the linear model
+N = 400
+
+
+def line() -> tuple[nn.Module, Tensor, Tensor]:
+    """A linear model without bias, in float64, and data of it."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(N, 3, generator=g, dtype=torch.float64)
+    model = nn.Linear(3, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0, 0.5]]))
+    y = (x @ model.weight.T).detach() + TAU * torch.randn(N, 1, generator=g, dtype=torch.float64)
+    return model, x, y
+
+
+def test_the_noise_cost_of_a_linear_model_is_the_closed_form() -> None:
+    """E NLL(w) - NLL(mu) = 1/2 sum_i E(x_i^2) sigma_i^2 / tau^2, exactly; draws find it within standard errors."""
+    model, x, y = line()
+    sigma = {"weight": torch.tensor([[0.1, 0.02, 0.3]], dtype=torch.float64)}
+    exact = 0.5 * float((x.square().mean(0) * sigma["weight"].square()).sum()) / TAU**2
+    assert noise_cost({"weight": x.square().mean(0, keepdim=True) / TAU**2}, sigma) == pytest.approx(exact)
+    posterior = pb.bayesianize(model, sigma=sigma)
+    cost = measured_noise_cost(posterior, [(x, y)], likelihood=Homoscedastic(TAU), samples=400)
+    assert abs(cost.nats - exact) < 3 * cost.error < 0.5 * exact
+    control = measured_noise_cost(posterior, [(x, y)], likelihood=Homoscedastic(2 * TAU), samples=400)
+    assert abs(control.nats - exact) > 3 * control.error
+
+
+def test_the_temperature_of_a_laplace_posterior_is_read_off_its_sigmas() -> None:
+    model, x, _ = line()
+    fisher = {"weight": x.square().mean(0, keepdim=True) / TAU**2}
+    sigma = pb.laplace_sigma(model, fisher, N, prior=0.7, temperature=0.03)
+    posterior = pb.bayesianize(copy.deepcopy(model), prior=pb.ZeroMean(0.7), sigma=sigma)
+    assert implied_temperature(posterior, fisher, N) == pytest.approx(0.03, rel=1e-6)
+    wide = pb.bayesianize(copy.deepcopy(model), prior=pb.ZeroMean(0.7), sigma=pb.Absolute(3.0))
+    assert implied_temperature(wide, fisher, N) == 1.0
+
+
+LAWS = {
+    "as predicted": lambda t: 2 * t,
+    "ten times dearer": lambda t: 20 * t,
+    "three times cheaper": lambda t: 0.7 * t,
+    "quadratic": lambda t: 4000 * t * t,
+    "infinite where it is wide": lambda t: 6 * t if t < 0.01 else math.inf,
+}
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_a_wrong_prediction_is_corrected_by_what_is_measured(law) -> None:
+    asked: list[float] = []
+
+    def measure(temperature: float) -> NoiseCost:
+        asked.append(temperature)
+        return NoiseCost(law(temperature), 0.0)
+
+    found = chosen_temperature(0.03, 2.0, measure)
+    assert asked[0] == pytest.approx(0.015) and len(asked) <= TRIES  # 0.03 / 2
+    assert found.measured.nats == law(found.value)
+    assert 0.03 / 1.5 <= found.measured.nats <= 0.03 * 1.5
+    assert found.predicted == 2 * found.value
+
+
+def test_a_cost_that_cannot_be_told_from_the_wanted_one_is_left() -> None:
+    unclear = chosen_temperature(0.03, 2.0, lambda t: NoiseCost(0.1, 0.04))
+    assert unclear.value == pytest.approx(0.015)
+    clear = chosen_temperature(0.03, 2.0, lambda t: NoiseCost(20 / 3 * t, 0.01))
+    assert clear.value == pytest.approx(0.0045)
+
+
+@pytest.mark.parametrize("predicted", [0.0, 0.001])
+def test_it_is_never_above_one(predicted: float) -> None:
+    assert chosen_temperature(0.03, predicted, lambda t: NoiseCost(predicted * t, 0.0)).value == 1.0
+
+
+def test_of_costs_that_are_all_wrong_the_nearest_is_chosen() -> None:
+    found = chosen_temperature(0.03, 2.0, lambda t: NoiseCost(1.0 if t > 1e-6 else 0.9, 0.0))
+    assert found.measured.nats == 0.9
+
+
+# --- in the pipeline
+
+
+def blobs(n: int, seed: int) -> TensorDataset:
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(4, (n,), generator=g)
+    centres = torch.randn(4, 10, generator=torch.Generator().manual_seed(7))
+    return TensorDataset(centres[y] + 0.7 * torch.randn(n, 10, generator=g), y)
+
+
+TRAIN = DataLoader(blobs(512, 0), 64, shuffle=True)
+VALIDATION = DataLoader(blobs(512, 1), 256)
+PLAN = pb.Plan(epochs=1, finetune_epochs=0)
+
+
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.random.default_generator.manual_seed(0)
+        model = nets.mlp([10, 48, 4])
+        pb.training.fit.fit_map(model, TRAIN, epochs=6, lr=1e-2, progress=False)
+    return model
+
+
+def run(model: nn.Module, path: Path, **options):
+    settings = {"validation_loader": VALIDATION, "plan": PLAN, "max_bytes": 1500, "progress": False}
+    return pb.compress(model, TRAIN, path=path / "model.pocket", **{**settings, **options})
+
+
+def posterior_note(report) -> str:
+    return next(stage.note for stage in report.stages if stage.name == "posterior")
+
+
+@pytest.mark.parametrize("validation", [VALIDATION, None], ids=["validation", "training"])
+def test_noise_costs_what_was_asked_for_and_the_report_tells(
+    trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation
+) -> None:
+    """Draw by draw, through `one_draw`, on the data that it was to be measured on."""
+    seen: list[nn.Module] = []
+    measure = stages._Stages.measure
+
+    def spied(self, name, *rest):
+        if name == "posterior":
+            seen.append(copy.deepcopy(self.job.model))
+        return measure(self, name, *rest)
+
+    monkeypatch.setattr(stages._Stages, "measure", spied)
+    report = run(copy.deepcopy(trained), tmp_path, validation_loader=validation)
+    x, y = (VALIDATION if validation else TRAIN).dataset.tensors
+    with torch.no_grad():
+        start = nn.functional.cross_entropy(trained(x), y)
+        costs = []
+        for s in range(60):
+            with pb.one_draw(seen[0], s):
+                costs.append(nn.functional.cross_entropy(seen[0](x), y) - start)
+    cost = torch.stack(costs)
+    assert 0.03 / 2 < cost.mean() < 0.03 * 2
+    assert cost.std() / 60**0.5 < 0.01
+    note = posterior_note(report)
+    assert "temperature 0." in note and "noise costs" in note and "predicted" in note
+    assert note in str(report)
+
+
+def test_more_noise_is_allowed_or_the_temperature_given(trained: nn.Module, tmp_path: Path) -> None:
+    notes = [
+        posterior_note(
+            run(copy.deepcopy(trained), tmp_path, plan=pb.Plan(epochs=1, finetune_epochs=0, **how))
+        )
+        for how in ({"noise_cost": 0.003}, {"noise_cost": 0.1}, {"temperature": 0.07})
+    ]
+    low, high = (float(note.split()[1].rstrip(":")) for note in notes[:2])
+    assert 5 < high / low < 200
+    assert notes[2] == "temperature 0.07, as asked for"
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["plain", "posterior"])
+def test_an_interrupted_run_goes_on_with_the_temperature_that_it_had(
+    trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    class Killed(Exception):
+        pass
+
+    def stop(self: loop.TrainingRun) -> None:
+        raise Killed
+
+    def never(*_, **__):
+        raise AssertionError("measured again")
+
+    def start() -> nn.Module:
+        model = copy.deepcopy(trained)
+        return pb.bayesianize(model, sigma=pb.Absolute(0.02)) if given else model
+
+    (tmp_path / "whole").mkdir()
+    plan = pb.Plan(epochs=2, finetune_epochs=1, rho_lr=1e-3)
+    whole = run(start(), tmp_path / "whole", plan=plan)
+    options = {"plan": plan, "checkpoints": tmp_path / "checkpoints"}
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.TrainingRun, "step", stop)
+        with pytest.raises(Killed):
+            run(start(), tmp_path, **options)
+    for name in ("fisher_information", "measured_noise_cost"):
+        monkeypatch.setattr(stages, name, never)
+    resumed = run(start(), tmp_path, **options)
+    assert posterior_note(resumed) == posterior_note(whole)
+    files = [next(folder.glob("*.pocket")).read_bytes() for folder in (tmp_path, tmp_path / "whole")]
+    assert files[0] == files[1]
