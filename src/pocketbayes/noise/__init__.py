@@ -1,5 +1,6 @@
 """The shape of z in w = mu + sigma z: noise families, how to fit, draw, integrate and compare them."""
 
+from pocketbayes.noise.atoms import AtomicLaw, TwoPoint
 from pocketbayes.noise.averaged import Averaged, AveragedAtoms, averaged
 from pocketbayes.noise.devices import Device, Drifted, Programmed
 from pocketbayes.noise.distance import (
@@ -12,7 +13,7 @@ from pocketbayes.noise.family import Law, Noise
 from pocketbayes.noise.fit import NoiseFit, fit_noise, fit_states
 from pocketbayes.noise.gaussian import Gaussian
 from pocketbayes.noise.kl import cross_entropy, kl_to_prior, shape_term, shape_total
-from pocketbayes.noise.measured import AtomicLaw, Empirical, QuantileTable, TwoPoint
+from pocketbayes.noise.measured import Empirical, QuantileTable
 from pocketbayes.noise.mixtures import Bimodal, GaussianMixture
 from pocketbayes.noise.quadrature import QuadratureRule, gauss_rule
 from pocketbayes.noise.readings import read_readings

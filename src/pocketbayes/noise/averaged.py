@@ -9,10 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pocketbayes.noise.atoms import AtomicLaw
 from pocketbayes.noise.family import Law, Noise
 from pocketbayes.noise.gaussian import Gaussian
 from pocketbayes.noise.inversion import invert
-from pocketbayes.noise.measured import AtomicLaw
 from pocketbayes.noise.quadrature import QuadratureRule
 
 _TERMS = 1 << 14  # of the cosine series

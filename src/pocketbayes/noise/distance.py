@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from pocketbayes.noise.atoms import TwoPoint
 from pocketbayes.noise.family import Law
-from pocketbayes.noise.measured import TwoPoint
 from pocketbayes.noise.quadrature import panel_nodes
 
 _BLOCK = 1 << 22  # distances held at once
