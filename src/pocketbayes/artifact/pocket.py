@@ -237,13 +237,13 @@ def check_moments(mu: Array, sigma: Array, size: int, where: str) -> None:
         raise ArtifactError(
             f"{where}: mu and sigma must be flat with {size} numbers, got {mu.shape} and {sigma.shape}"
         )
-    bad = ~(np.abs(mu) <= LARGEST)
+    with np.errstate(invalid="ignore"):  # a NaN of the signalling kind warns where it is compared
+        bad, bad_sigma = ~(np.abs(mu) <= LARGEST), ~((sigma > 0) & (sigma <= LARGEST))
     if bad.any():
         raise ArtifactError(f"{where}: mu must be finite and within 2^127, got {mu[bad][0]} at {_first(bad)}")
-    bad = ~((sigma > 0) & (sigma <= LARGEST))
-    if bad.any():
+    if bad_sigma.any():
         raise ArtifactError(
-            f"{where}: sigma must be positive and within 2^127, got {sigma[bad][0]} at {_first(bad)}"
+            f"{where}: sigma must be positive and within 2^127, got {sigma[bad_sigma][0]} at {_first(bad_sigma)}"
         )
 
 
