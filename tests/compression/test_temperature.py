@@ -176,7 +176,7 @@ def test_more_noise_is_allowed_or_the_temperature_given(trained: nn.Module, tmp_
     ]
     low, high = (float(note.split()[1].rstrip(":")) for note in notes[:2])
     assert 5 < high / low < 200
-    assert notes[2] == "temperature 0.07, as asked for"
+    assert notes[2].startswith("temperature 0.07, as asked for: noise costs ")
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["plain", "posterior"])
