@@ -300,6 +300,7 @@ class _Stages:
             self.job.train_loader,
             likelihood=self.job.likelihood,
             batches=self.job.plan.fisher_batches,
+            sampled=self.job.plan.sampled_fisher,
             seed=self.job.plan.seed,
             progress=self.job.progress,
         )
