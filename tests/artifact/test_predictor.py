@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from torch import nn
 
 import pocketbayes as pb
-from pocketbayes.artifact import predictor
 from pocketbayes.artifact.card import Card, read_card
 from pocketbayes.data import Scaling
 
@@ -53,12 +51,6 @@ def scaled(images: torch.Tensor) -> torch.Tensor:
     """What the card says, written out."""
     mean = torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)
     return (images.float() / 255 - mean) / 0.2
-
-
-def test_the_example_in_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = doctest.testmod(predictor)
-    assert found.attempted >= 4 and found.failed == 0
 
 
 def test_raw_images_are_scaled_as_the_card_says(small: Path, images: torch.Tensor) -> None:

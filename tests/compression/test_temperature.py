@@ -23,6 +23,7 @@ from pocketbayes.compression.temperature import (
 )
 from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.posterior.laplace import noise_cost
+from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.training import loop
 
 TAU = 0.5  # observation noise of the linear model
@@ -137,11 +138,9 @@ def posterior_note(report) -> str:
     return next(stage.note for stage in report.stages if stage.name == "posterior")
 
 
-@pytest.mark.parametrize("validation", [VALIDATION, None], ids=["validation", "training"])
-def test_noise_costs_what_was_asked_for_and_the_report_tells(
-    trained: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation
-) -> None:
-    """Draw by draw, through `one_draw`, on the data that it was to be measured on."""
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
+    """Copies of the posteriors that runs found, before they were shared."""
     seen: list[nn.Module] = []
     measure = stages._Stages.measure
 
@@ -151,6 +150,28 @@ def test_noise_costs_what_was_asked_for_and_the_report_tells(
         return measure(self, name, *rest)
 
     monkeypatch.setattr(stages._Stages, "measure", spied)
+    return seen
+
+
+def test_targets_of_the_fisher_information_are_drawn_if_the_plan_says_so(
+    trained: nn.Module, tmp_path: Path, seen: list[nn.Module]
+) -> None:
+    for sampled in (True, False):
+        plan = pb.Plan(epochs=1, finetune_epochs=0, temperature=0.05, sampled_fisher=sampled)
+        run(copy.deepcopy(trained), tmp_path, plan=plan)
+    fisher = pb.fisher_information(trained, TRAIN, sampled=True, progress=False)
+    sigma = pb.laplace_sigma(trained, fisher, 512, temperature=0.05)
+    of_sampled, of_labels = ({s.path: s.moments.sigma for s in stochastic_weights(m)} for m in seen)
+    for name in sigma:
+        torch.testing.assert_close(of_sampled[name], sigma[name])
+    assert not all(torch.allclose(of_labels[name], sigma[name], rtol=0.1) for name in sigma)
+
+
+@pytest.mark.parametrize("validation", [VALIDATION, None], ids=["validation", "training"])
+def test_noise_costs_what_was_asked_for_and_the_report_tells(
+    trained: nn.Module, tmp_path: Path, seen: list[nn.Module], validation
+) -> None:
+    """Draw by draw, through `one_draw`, on the data that it was to be measured on."""
     report = run(copy.deepcopy(trained), tmp_path, validation_loader=validation)
     x, y = (VALIDATION if validation else TRAIN).dataset.tensors
     with torch.no_grad():
@@ -176,7 +197,7 @@ def test_more_noise_is_allowed_or_the_temperature_given(trained: nn.Module, tmp_
     ]
     low, high = (float(note.split()[1].rstrip(":")) for note in notes[:2])
     assert 5 < high / low < 200
-    assert notes[2] == "temperature 0.07, as asked for"
+    assert notes[2].startswith("temperature 0.07, as asked for: noise costs ")
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["plain", "posterior"])

@@ -266,15 +266,21 @@ class _Stages:
 
         def measure(temperature: float) -> NoiseCost:
             trial = bayesianize(copy.deepcopy(job.model), sigma=sigma(temperature))
-            batches = job.validation_loader or islice(job.train_loader, CHECKED_BATCHES)
+            loader = job.validation_loader
+            loader = islice(job.train_loader, CHECKED_BATCHES) if loader is None else loader
             return measured_noise_cost(
-                trial, batches, likelihood=job.likelihood, samples=plan.samples, seed=plan.seed
+                trial, loader, likelihood=job.likelihood, samples=plan.samples, seed=plan.seed
             )
 
+        predicted = noise_cost(fisher, sigma(1.0))  # at temperature 1
         if plan.temperature is not None:
-            self.temperature, note = plan.temperature, f"temperature {plan.temperature:g}, as asked for"
+            cost = f"noise costs {predicted * plan.temperature:.3g} nats as predicted"
+            self.temperature, note = (
+                plan.temperature,
+                f"temperature {plan.temperature:g}, as asked for: {cost}",
+            )
         else:
-            found = chosen_temperature(plan.noise_cost, noise_cost(fisher, sigma(1.0)), measure)
+            found = chosen_temperature(plan.noise_cost, predicted, measure)
             self.temperature, note = found.value, str(found)
         bayesianize(job.model, prior=ZeroMean(plan.prior), sigma=sigma(self.temperature))
         return note
@@ -294,6 +300,7 @@ class _Stages:
             self.job.train_loader,
             likelihood=self.job.likelihood,
             batches=self.job.plan.fisher_batches,
+            sampled=self.job.plan.sampled_fisher,
             seed=self.job.plan.seed,
             progress=self.job.progress,
         )

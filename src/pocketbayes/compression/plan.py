@@ -61,6 +61,7 @@ class Plan:
             default that of the noise cost.
         prior: standard deviation of the zero-mean prior that a plain network gets: a number, or `FanIn(gain)`.
         fisher_batches: training batches that the Fisher information is averaged over; None for all.
+        sampled_fisher: draw its targets from the network's own predictions; for likelihoods that can.
         posterior_epochs: epochs of training on the ELBO before sharing.
         epochs: epochs of training that alternates with new labels.
         finetune_epochs: epochs of training with frozen labels; kept only where validation data prefer it.
@@ -89,6 +90,7 @@ class Plan:
     temperature: float | None = None
     prior: Scale = FanIn(1.0)
     fisher_batches: int | None = 200
+    sampled_fisher: bool = False
     posterior_epochs: int = 0
     epochs: int = 4
     finetune_epochs: int = 1
