@@ -15,8 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +24,13 @@ from torch import Tensor, nn
 from pocketbayes.artifact import Encoded, Precision, encode
 from pocketbayes.artifact.store import save
 from pocketbayes.artifact.to_pocket import to_pocket
+from pocketbayes.compression.job import CompressionJob, given_posterior, laplace_posterior
 from pocketbayes.compression.plan import Budget, Plan
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
-from pocketbayes.compression.temperature import (
-    NoiseCost,
-    chosen_temperature,
-    implied_temperature,
-    measured_noise_cost,
-)
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.posterior.laplace import fisher_information, laplace_sigma, noise_cost
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
@@ -54,7 +47,6 @@ from pocketbayes.training.fit import fit
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
-CHECKED_BATCHES = 20  # of training data, on which noise is measured where there are no validation data
 RESERVE = (
     256  # one in so many bytes, where labels cost more or less as fine-tuning moves the means around them
 )
@@ -122,7 +114,7 @@ def compress(
     model = unwrap(model)
     teachers = several(model if teacher is None else teacher) if plan.distillation else []
     likelihood = None if likelihood is None else as_likelihood(likelihood)
-    job = _Job(
+    job = CompressionJob(
         model=model,
         train_loader=train_loader,
         lessons=_lessons(train_loader, teachers, plan, likelihood),
@@ -146,23 +138,6 @@ def compress(
     return stages.report
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """What there is to do."""
-
-    model: nn.Module
-    train_loader: Iterable[Any]
-    lessons: Iterable[Any]  # the same batches, perhaps with a teacher's answers
-    validation_loader: Iterable[Any] | None
-    budget: Budget
-    plan: Plan
-    likelihood: Likelihood | None
-    num_data: int
-    precision: Precision
-    metadata: Mapping[str, Any] | None
-    progress: bool
-
-
 def _lessons(
     loader: Iterable[Any], teachers: list[nn.Module], plan: Plan, likelihood: Likelihood | None
 ) -> Iterable[Any]:
@@ -172,7 +147,7 @@ def _lessons(
 
 
 def _claimed(
-    folder: str | os.PathLike[str] | None, job: _Job, teachers: list[nn.Module]
+    folder: str | os.PathLike[str] | None, job: CompressionJob, teachers: list[nn.Module]
 ) -> AbstractContextManager[Claim | None]:
     """The folder of checkpoints, this run's alone; None without one."""
     if folder is None:
@@ -193,7 +168,7 @@ def _claimed(
 class _Stages:
     """One run of `compress`, stage by stage."""
 
-    def __init__(self, job: _Job, claim: Claim | None) -> None:
+    def __init__(self, job: CompressionJob, claim: Claim | None) -> None:
         self.job, self.claim = job, claim
         tensors = (*job.model.parameters(), *job.model.buffers())
         self.report = CompressionReport(plain_bytes=4 * sum(t.numel() for t in tensors))
@@ -248,62 +223,14 @@ class _Stages:
                 bayesianize(model, prior=ZeroMean(plan.prior))
             model.load_state_dict(state)
         else:
-            note = self._from_given() if stochastic_weights(model) else self._from_plain()
+            found = given_posterior if stochastic_weights(model) else laplace_posterior
+            self.temperature, note = found(self.job)
             if kept is not None:
                 save_checkpoint(kept, (self.temperature, note, dict(model.state_dict())))
         require_mean_field(model)
         if plan.posterior_epochs:
             self._fit("posterior-fit", epochs=plan.posterior_epochs, lr=plan.lr, rho_lr=10 * plan.lr)
         self.measure("posterior", started, note)
-
-    def _from_plain(self) -> str:
-        """A Laplace posterior at the temperature of the plan, or that of its noise cost; tells which."""
-        job, plan = self.job, self.job.plan
-        fisher = self._fisher()
-
-        def sigma(temperature: float) -> dict[str, Tensor]:
-            return laplace_sigma(job.model, fisher, job.num_data, prior=plan.prior, temperature=temperature)
-
-        def measure(temperature: float) -> NoiseCost:
-            trial = bayesianize(copy.deepcopy(job.model), sigma=sigma(temperature))
-            loader = job.validation_loader
-            loader = islice(job.train_loader, CHECKED_BATCHES) if loader is None else loader
-            return measured_noise_cost(
-                trial, loader, likelihood=job.likelihood, samples=plan.samples, seed=plan.seed
-            )
-
-        predicted = noise_cost(fisher, sigma(1.0))  # at temperature 1
-        if plan.temperature is not None:
-            cost = f"noise costs {predicted * plan.temperature:.3g} nats as predicted"
-            self.temperature, note = (
-                plan.temperature,
-                f"temperature {plan.temperature:g}, as asked for: {cost}",
-            )
-        else:
-            found = chosen_temperature(plan.noise_cost, predicted, measure)
-            self.temperature, note = found.value, str(found)
-        bayesianize(job.model, prior=ZeroMean(plan.prior), sigma=sigma(self.temperature))
-        return note
-
-    def _from_given(self) -> str:
-        """The sigmas of a posterior stay as they are; without a temperature in the plan, they imply one."""
-        require_mean_field(self.job.model)
-        if self.job.plan.temperature is not None:
-            self.temperature = self.job.plan.temperature
-            return f"temperature {self.temperature:g}, as asked for"
-        self.temperature = implied_temperature(self.job.model, self._fisher(), self.job.num_data)
-        return f"temperature {self.temperature:.3g}, that of the sigmas given"
-
-    def _fisher(self) -> dict[str, Tensor]:
-        return fisher_information(
-            self.job.model,
-            self.job.train_loader,
-            likelihood=self.job.likelihood,
-            batches=self.job.plan.fisher_batches,
-            sampled=self.job.plan.sampled_fisher,
-            seed=self.job.plan.seed,
-            progress=self.job.progress,
-        )
 
     def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
         """Stages 2 and 3: alternate to `max_bytes`, then fine-tune."""

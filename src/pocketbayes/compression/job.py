@@ -1,0 +1,97 @@
+"""What there is to compress, and its posterior: the first stage."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from pocketbayes.artifact import Precision
+from pocketbayes.compression.plan import Budget, Plan
+from pocketbayes.compression.temperature import (
+    NoiseCost,
+    chosen_temperature,
+    implied_temperature,
+    measured_noise_cost,
+)
+from pocketbayes.likelihood import Likelihood
+from pocketbayes.posterior.convert import bayesianize
+from pocketbayes.posterior.laplace import fisher_information, laplace_sigma, noise_cost
+from pocketbayes.posterior.priors import ZeroMean
+from pocketbayes.sharing.share import require_mean_field
+
+CHECKED_BATCHES = 20  # of training data, on which noise is measured where there are no validation data
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressionJob:
+    """What there is to do."""
+
+    model: nn.Module
+    train_loader: Iterable[Any]
+    lessons: Iterable[Any]  # the same batches, perhaps with a teacher's answers
+    validation_loader: Iterable[Any] | None
+    budget: Budget
+    plan: Plan
+    likelihood: Likelihood | None
+    num_data: int
+    precision: Precision
+    metadata: Mapping[str, Any] | None
+    progress: bool
+
+
+class Tempered(NamedTuple):
+    """The temperature of a posterior, and why it is that."""
+
+    temperature: float
+    why: str
+
+
+def laplace_posterior(job: CompressionJob) -> Tempered:
+    """Make the plain network a Laplace posterior, at the temperature of the plan or at that of its noise cost."""
+    plan, fisher = job.plan, _fisher(job)
+
+    def sigma(temperature: float) -> dict[str, Tensor]:
+        return laplace_sigma(job.model, fisher, job.num_data, prior=plan.prior, temperature=temperature)
+
+    def measure(temperature: float) -> NoiseCost:
+        trial, loader = bayesianize(copy.deepcopy(job.model), sigma=sigma(temperature)), job.validation_loader
+        loader = islice(job.train_loader, CHECKED_BATCHES) if loader is None else loader
+        return measured_noise_cost(
+            trial, loader, likelihood=job.likelihood, samples=plan.samples, seed=plan.seed
+        )
+
+    predicted = noise_cost(fisher, sigma(1.0))  # at temperature 1
+    if plan.temperature is None:
+        chosen = chosen_temperature(plan.noise_cost, predicted, measure)
+        found = Tempered(chosen.value, str(chosen))
+    else:
+        cost = f"noise costs {predicted * plan.temperature:.3g} nats as predicted"
+        found = Tempered(plan.temperature, f"temperature {plan.temperature:g}, as asked for: {cost}")
+    bayesianize(job.model, prior=ZeroMean(plan.prior), sigma=sigma(found.temperature))
+    return found
+
+
+def given_posterior(job: CompressionJob) -> Tempered:
+    """The sigmas of a posterior stay as they are; without a temperature in the plan, they imply one."""
+    require_mean_field(job.model)
+    if job.plan.temperature is not None:
+        return Tempered(job.plan.temperature, f"temperature {job.plan.temperature:g}, as asked for")
+    implied = implied_temperature(job.model, _fisher(job), job.num_data)
+    return Tempered(implied, f"temperature {implied:.3g}, that of the sigmas given")
+
+
+def _fisher(job: CompressionJob) -> dict[str, Tensor]:
+    return fisher_information(
+        job.model,
+        job.train_loader,
+        likelihood=job.likelihood,
+        batches=job.plan.fisher_batches,
+        sampled=job.plan.sampled_fisher,
+        seed=job.plan.seed,
+        progress=job.progress,
+    )
