@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.compression import compress as stages
+from pocketbayes.compression import job
 from pocketbayes.compression.temperature import (
     TRIES,
     NoiseCost,
@@ -226,7 +227,7 @@ def test_an_interrupted_run_goes_on_with_the_temperature_that_it_had(
         with pytest.raises(Killed):
             run(start(), tmp_path, **options)
     for name in ("fisher_information", "measured_noise_cost"):
-        monkeypatch.setattr(stages, name, never)
+        monkeypatch.setattr(job, name, never)
     resumed = run(start(), tmp_path, **options)
     assert posterior_note(resumed) == posterior_note(whole)
     files = [next(folder.glob("*.pocket")).read_bytes() for folder in (tmp_path, tmp_path / "whole")]
