@@ -23,6 +23,8 @@ from pocketbayes.structure.masks import (
 )
 
 if TYPE_CHECKING:
+    from pocketbayes.structure.alignment import Alignment as Alignment
+    from pocketbayes.structure.alignment import align as align
     from pocketbayes.structure.breaking import SymmetryReport as SymmetryReport
     from pocketbayes.structure.breaking import break_symmetry as break_symmetry
     from pocketbayes.structure.breaking import order_biases as order_biases
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _LAZY = {
     "NeuronGraph": "network",
     "permute_weights": "permute",
+    "align": "alignment",
+    "Alignment": "alignment",
     "neuron_graph": "trace",
     "Symmetry": "symmetry",
     "residual_symmetry": "symmetry",
@@ -61,6 +65,8 @@ __all__ = [
     "NeuronGraph",
     "neuron_graph",
     "permute_weights",
+    "align",
+    "Alignment",
     "Symmetry",
     "residual_symmetry",
     "break_symmetry",
