@@ -46,7 +46,7 @@ class Course(NamedTuple):
     pushed: dict[int, pb.Plan]  # smaller budgets, with as much training as they need
 
 
-PLAN = pb.Plan(prior=PRIOR, distillation=0.5, calibrate=True)
+PLAN = pb.Plan(temperature=0.1, prior=PRIOR, distillation=0.5, calibrate=True)
 DIGITS = replace(PLAN, temperature=0.02, epochs=2)
 CALM = replace(  # nearly all targets from the teachers, and a temperature at which sigma needs no factor
     PLAN, temperature=0.015, epochs=4, finetune_epochs=0, rho_lr=1e-3, distillation=0.9, calibrate=False
