@@ -37,9 +37,15 @@ LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """The navigation of generated pages."""
     assert config.nav is not None
-    api = [{GROUPS[group]: [{name: f"api/{name}.md"} for name in names]} for group, names in _groups().items()]
+    api = [
+        {GROUPS[group]: [{name: f"api/{name}.md"} for name in names]} for group, names in _groups().items()
+    ]
     modules = {"Modules": [{name: f"api/modules/{name}.md"} for name in pb._MODULES]}
-    config.nav += [{"Options": "options.md"}, {"API": ["api/index.md", *api, modules]}, {"Changes": "changelog.md"}]
+    config.nav += [
+        {"Options": "options.md"},
+        {"API": ["api/index.md", *api, modules]},
+        {"Changes": "changelog.md"},
+    ]
     return config
 
 
@@ -116,7 +122,9 @@ def _paragraphs(text: str) -> str:
 
 def _option(parameter: Any) -> str:
     default, names = parameter.default, [*parameter.opts, *parameter.secondary_opts]
-    shown = [f"`{name}`" for name in (names if parameter.param_type_name == "option" else [parameter.name.upper()])]
+    shown = [
+        f"`{name}`" for name in (names if parameter.param_type_name == "option" else [parameter.name.upper()])
+    ]
     value = "" if default in (None, (), False, ...) or callable(default) else f"`{default}`"
     text = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
     return f"| {', '.join(shown)} | {value} | {text} |"
