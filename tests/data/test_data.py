@@ -11,7 +11,7 @@ import torch
 
 from pocketbayes import data
 from pocketbayes.data import formats
-from pocketbayes.data.public import CIFAR100_CLASSES
+from pocketbayes.data.public import PUBLIC
 
 
 def idx(values: np.ndarray) -> bytes:
@@ -70,7 +70,7 @@ def test_cifar_archives_are_read_without_unpacking_them(tmp_path: Path) -> None:
     assert hundred.y.tolist() == (99 - labels).tolist()  # the fine label, not the coarse one before it
     assert torch.equal(hundred.x, test.x)
     assert hundred.num_outputs == 100
-    assert sorted(set(CIFAR100_CLASSES)) == list(CIFAR100_CLASSES)
+    assert sorted(set(PUBLIC["cifar100"]["classes"])) == PUBLIC["cifar100"]["classes"]
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [
         "cifar-10-binary.tar.gz",
         "cifar-100-binary.tar.gz",
