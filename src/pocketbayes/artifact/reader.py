@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketbayes.artifact import codec, context, header, numbers
-from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, read_file, sizes_of
+from pocketbayes.artifact.container import (
+    MAX_HEADER,
+    disassemble,
+    inflate,
+    read_file,
+    sizes_of,
+    version_of,
+)
 from pocketbayes.artifact.header import HeaderRow
 from pocketbayes.artifact.noise import check_noise
 from pocketbayes.artifact.numbers import Array
@@ -47,6 +54,7 @@ class Parsed(NamedTuple):
     pocket: Pocket
     coded: codec.Coded
     sizes: dict[str, int]  # bytes by section
+    version: int  # of the format
 
 
 def decode(source: bytes | str | os.PathLike[str], *, max_weights: int | None = None) -> Pocket:
@@ -73,7 +81,7 @@ def parse(source: bytes | str | os.PathLike[str], *, max_weights: int | None = N
     pocket = Pocket(tensors=tensors, codebook=codebook, extras=extras, precision=head.precision, **head.notes)
     check(pocket)
     check_noise(pocket)
-    return Parsed(pocket, coded, sizes_of(len(data), parts))
+    return Parsed(pocket, coded, sizes_of(len(data), parts), version_of(data))
 
 
 def read_header(
