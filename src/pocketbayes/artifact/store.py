@@ -15,7 +15,7 @@ from pocketbayes.artifact.format import encode
 from pocketbayes.artifact.from_pocket import from_pocket
 from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import Plain, Precision, resolve
-from pocketbayes.artifact.reader import MAX_WEIGHTS, decode
+from pocketbayes.artifact.reader import decode
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.moments import Moments
 from pocketbayes.posterior.weights import stochastic_weights
@@ -92,13 +92,13 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
 
 
 def read(
-    path: str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS
+    path: str | os.PathLike[str], *, max_weights: int | None = None
 ) -> dict[str, Tensor | Moments[Tensor]]:
     """The tensors of a file without a model.
 
     Args:
         path: the file that `save` wrote.
-        max_weights: refuse files with more elements.
+        max_weights: refuse files with more elements; by default 2^20 and 256 more for each byte of the file.
 
     Returns:
         By name `Moments(mu, sigma)` in the tensor's shape (sigma is 0 where a weight is fixed), or a plain tensor.
