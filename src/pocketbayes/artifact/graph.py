@@ -1,4 +1,4 @@
-"""The graph in a pocket file: the network as ONNX, without the values of its tensors.  Needs numpy alone.
+"""The graph that a file holds: the network as ONNX, without the values of its tensors.  Needs numpy alone.
 
 A value whose name is a decimal number below the number of the file's rows is the tensor of that row; the reader adds
 what it stands for. `read` checks a graph before anything else sees it: it is data, and may come from anywhere.
@@ -89,7 +89,7 @@ class Port(NamedTuple):
     shape: tuple[int | None, ...]  # None where any size will do, such as that of the batch
 
 
-class Graph(NamedTuple):
+class StoredGraph(NamedTuple):
     """A graph that was checked, and the file's tensors that it reads."""
 
     model: bytes  # an ONNX ModelProto in which the file's tensors have no values
@@ -151,7 +151,7 @@ def _inflate(section: bytes) -> bytes:
     return plain
 
 
-def read(pocket: Pocket) -> Graph:
+def read(pocket: Pocket) -> StoredGraph:
     """The graph of a pocket, checked: ArtifactError if there is none, or one that this library would not write."""
     if not pocket.graph:
         raise ArtifactError(
@@ -168,7 +168,7 @@ def read(pocket: Pocket) -> Graph:
     _need("name" not in graph, "it has a name")
     inputs, outputs = _ports(graph["input"]), _ports(graph["output"])
     _need(bool(inputs) and bool(outputs), "it needs inputs and outputs")
-    return Graph(plain, opsets[0], len(graph["node"]), inputs, outputs, _walk(pocket, graph))
+    return StoredGraph(plain, opsets[0], len(graph["node"]), inputs, outputs, _walk(pocket, graph))
 
 
 # --- checks ------------------------------------------------------------------------------------------------------

@@ -53,10 +53,10 @@ def _varint(value: int) -> bytes:
 
 def read(data: bytes, schema: Schema, where: str) -> Message:
     """The message in these bytes, checked; memory is bounded by some hundred times their length, and MAX_MESSAGES."""
-    return _Reader(data, where).message(len(data), schema)
+    return _Fields(data, where).message(len(data), schema)
 
 
-class _Reader:
+class _Fields:
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.where = data, where
         self.at = self.messages = 0
