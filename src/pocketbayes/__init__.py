@@ -44,6 +44,8 @@ _HOME = {
     "read": "artifact.store",
     "open": "artifact.open",
     "Predictor": "artifact.predictor",
+    "push_to_hub": "artifact.hub",
+    "from_pretrained": "artifact.hub",
     "fit_noise": "noise",
     "with_noise": "posterior.with_noise",
     "energy_distance": "noise",

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketbayes.artifact import codec, context, header, numbers
-from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, read_file, sizes_of
+from pocketbayes.artifact.container import (
+    MAX_HEADER,
+    disassemble,
+    inflate,
+    read_file,
+    sizes_of,
+    version_of,
+)
 from pocketbayes.artifact.header import HeaderRow
 from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import (
@@ -40,6 +47,7 @@ class Parsed(NamedTuple):
     pocket: Pocket
     coded: codec.Coded
     sizes: dict[str, int]  # bytes by section
+    version: int  # of the format
 
 
 def decode(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS) -> Pocket:
@@ -71,7 +79,7 @@ def parse(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WEIG
         **head.notes,
     )
     check(pocket)
-    return Parsed(pocket, coded, sizes_of(len(data), parts))
+    return Parsed(pocket, coded, sizes_of(len(data), parts), version_of(data))
 
 
 class _Reader:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pocketbayes.artifact import codec, context, numbers
-from pocketbayes.artifact.container import VERSION
 from pocketbayes.artifact.pocket import Entry, Plain, Shared, Tied, free_of, size_of
 from pocketbayes.artifact.reader import MAX_WEIGHTS, Parsed, parse
 
@@ -53,7 +52,7 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WE
     parsed = parse(source, max_weights=max_weights)
     pocket = parsed.pocket
     return Summary(
-        version=VERSION,
+        version=parsed.version,
         library=pocket.library,
         total_bytes=sum(parsed.sizes.values()),
         sections=parsed.sizes,
