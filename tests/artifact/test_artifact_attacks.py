@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from artifact_pockets import same, small_pocket
 
-from pocketbayes.artifact import Codebook, Pocket, Shared, decode, encode
+from pocketbayes.artifact import VERSION, Codebook, Pocket, Shared, decode, encode
 from pocketbayes.errors import ArtifactError
 
 DEFLATED = ("HEAD", "FREQ", "MASK")
@@ -37,7 +37,7 @@ def squeeze(plain: bytes) -> bytes:
     return struct.pack("<I", len(plain)) + zlib.compress(plain, 1)
 
 
-def seal(sections: dict[str, bytes], version: int = 1, table: bytes | None = None) -> bytes:
+def seal(sections: dict[str, bytes], version: int = VERSION, table: bytes | None = None) -> bytes:
     """A file with these sections and right checksums: what an attacker would send."""
     rows = b"".join(
         struct.pack("<4sQI", tag.encode(), len(part), zlib.crc32(part)) for tag, part in sections.items()
@@ -102,8 +102,8 @@ def test_a_splice_of_two_files_is_refused() -> None:
 
 
 def test_a_newer_version_says_so() -> None:
-    with pytest.raises(ArtifactError, match=r"version 2, this library reads up to 1. Update"):
-        decode(seal(sections_of(DATA), version=2))
+    with pytest.raises(ArtifactError, match=r"version 3, this library reads up to 2. Update"):
+        decode(seal(sections_of(DATA), version=3))
     with pytest.raises(ArtifactError, match="version 0"):
         decode(seal(sections_of(DATA), version=0))
 

@@ -22,7 +22,7 @@ class SpecReader:
 
     def __init__(self, data: bytes) -> None:
         magic, version, length, count = struct.unpack("<4sIQI", data[:20])
-        assert (magic, version, length) == (b"PKTB", 1, len(data))
+        assert (magic, version, length) == (b"PKTB", 2, len(data))
         assert hashlib.sha256(data[:-32]).digest() == data[-32:]
         offset, self.section = 20 + 16 * count, {}
         for i in range(count):
@@ -293,7 +293,7 @@ def test_a_file_put_together_by_hand_is_read() -> None:
     ]
     body = b"".join(struct.pack("<4sQI", tag, len(part), zlib.crc32(part)) for tag, part in sections)
     body += b"".join(part for _, part in sections)
-    body = struct.pack("<4sIQI", b"PKTB", 1, 20 + len(body) + 32, len(sections)) + body
+    body = struct.pack("<4sIQI", b"PKTB", 2, 20 + len(body) + 32, len(sections)) + body
     pocket = decode(body + hashlib.sha256(body).digest())
     entry = pocket.tensors["w"]
     assert isinstance(entry, Shared)

@@ -172,9 +172,8 @@ class Law(Noise):
     def shape(self) -> Shape:
         if type(self).__name__ in FAMILIES:
             return shape_of(self.to_dict())
-        return TableShape(
-            standardised(self.icdf(torch.from_numpy(LEVELS)).numpy())
-        )  # a law of the user's own
+        # A law of the user's own.
+        return TableShape(lambda: standardised(self.icdf(torch.from_numpy(LEVELS)).numpy()))
 
     @cached_property
     def rule(self) -> QuadratureRule:
