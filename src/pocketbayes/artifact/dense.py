@@ -22,9 +22,9 @@ from pocketbayes.artifact.pocket import (
     resolve,
 )
 from pocketbayes.drawing import Shape, WordStream, tensor_number
+from pocketbayes.drawing.masks import mask_from_rule, random_signs
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook, Moments
-from pocketbayes.structure.masks import mask_from_rule, random_signs
 
 Expand: TypeAlias = Callable[[JSON, tuple[int, ...]], Array]  # (rule, shape) -> mask, True where fixed
 

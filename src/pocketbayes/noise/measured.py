@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pocketbayes.drawing.tables import LEVELS
-from pocketbayes.noise.atoms import AtomicLaw, rows_at_once
+from pocketbayes.noise.atoms import AtomicLaw, by_rows
 from pocketbayes.noise.family import ArrayFields, Law, frozen_array
 from pocketbayes.noise.quadrature import QuadratureRule
 
@@ -91,9 +91,14 @@ class QuantileTable(ArrayFields, Law):
     def _knots(self) -> Tensor:
         return torch.from_numpy(self.values.copy())
 
-    def cdf(self, z: Tensor) -> Tensor:
+    def _cell(self, z: Tensor) -> Tensor:
         knots = self._knots.to(z)
-        cell = (torch.searchsorted(knots, z.contiguous(), right=True) - 1).clamp(0, knots.numel() - 2)
+        return (torch.searchsorted(knots, z.detach().contiguous(), right=True) - 1).clamp(
+            0, knots.numel() - 2
+        )
+
+    def cdf(self, z: Tensor) -> Tensor:
+        knots, cell = self._knots.to(z), self._cell(z)
         inside = ((z - knots[cell]) / (knots[cell + 1] - knots[cell])).clamp(0.0, 1.0)
         return (cell + inside) / (knots.numel() - 1)
 
@@ -105,21 +110,17 @@ class QuantileTable(ArrayFields, Law):
 
     def log_prob(self, z: Tensor) -> Tensor:
         knots = self._knots.to(z)
-        cell = (torch.searchsorted(knots, z.detach().contiguous(), right=True) - 1).clamp(
-            0, knots.numel() - 2
-        )
         log = -(knots.diff() * (knots.numel() - 1)).log()
         inside = (z >= knots[0]) & (z <= knots[-1])
-        return torch.where(inside, log[cell] + 0.0 * z, -math.inf)
+        return torch.where(inside, log[self._cell(z)] + 0.0 * z, -math.inf)
 
     def characteristic(self, t: Tensor) -> Tensor:
         middle, width = 0.5 * (self._knots[1:] + self._knots[:-1]), self._knots.diff()
-        flat = t.double().reshape(-1, 1)
-        parts = [
-            (torch.exp(1j * part * middle) * torch.sinc(part * width / (2 * math.pi))).mean(-1)
-            for part in flat.split(rows_at_once(middle))
-        ]
-        return torch.cat(parts).view(t.shape)
+
+        def mean(x: Tensor) -> Tensor:
+            return (torch.exp(1j * x * middle) * torch.sinc(x * width / (2 * math.pi))).mean(-1)
+
+        return by_rows(mean, t, middle.numel())
 
     def edges(self) -> Tensor:
         return self._knots

@@ -36,14 +36,6 @@ class NormalMixture(Law):
         x = (z.unsqueeze(-1) - m) / s
         return torch.logsumexp(w.log() - s.log() - LOG_SQRT_2PI - 0.5 * x.square(), -1)
 
-    def skewness(self) -> float:
-        w, m, s = self.components()
-        return float((w * m * (m.square() + 3 * s.square())).sum())
-
-    def excess_kurtosis(self) -> float:
-        w, m, s = self.components()
-        return float((w * (m**4 + 6 * (m * s).square() + 3 * s**4)).sum() - 3)
-
     def characteristic(self, t: Tensor) -> Tensor:
         w, m, s = self.components()
         x = t.double().unsqueeze(-1)

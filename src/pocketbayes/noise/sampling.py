@@ -7,7 +7,7 @@ in the cache; without one the same operations run on the whole tensor, so that t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -34,21 +34,15 @@ def random_words(count: int, device: torch.device, generator: torch.Generator | 
     return torch.randint(-(2**63), 2**63 - 1, (count,), device=device, generator=generator)
 
 
-def in_chunks(
-    make: Callable[[Tensor, torch.Generator | None], Tensor], like: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    """`make(like, generator)`, chunk by chunk where a generator says that nothing is traced."""
-    if generator is None or like.numel() <= CHUNK:
-        return make(like, generator).to(like.dtype)
-    out = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-    for part in out.view(-1).split(CHUNK):
-        part.copy_(make(part, generator))
-    return out
-
-
 def sample_table(table: Tensor, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Entries of a table [65536], by 16 random bits each: the law that the file format draws from too."""
-    return in_chunks(partial(_look_up, table.to(like.device)), like, generator)
+    table = table.to(like.device)
+    if generator is None or like.numel() <= CHUNK:
+        return _look_up(table, like, generator).to(like.dtype)
+    out = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    for part in out.view(-1).split(CHUNK):
+        part.copy_(_look_up(table, part, generator))
+    return out
 
 
 def _look_up(table: Tensor, like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -72,17 +66,3 @@ def sample_signs(like: Tensor, generator: torch.Generator | None) -> Tensor:
 def _sign_table(dtype: torch.dtype, device: torch.device) -> Tensor:
     """The eight signs of every byte, [256, 8]."""
     return torch.from_numpy(SIGNS.copy()).to(device, dtype)
-
-
-def sample_uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform on [0, 1) in the dtype of `like`."""
-    if generator is None:
-        return torch.rand_like(like)
-    return torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
-
-
-def sample_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal in the dtype of `like`."""
-    if generator is None:
-        return torch.randn_like(like)
-    return torch.empty_like(like).normal_(generator=generator)

@@ -36,12 +36,6 @@ class Uniform(Law):
         inside = z.abs() <= math.sqrt(3.0)
         return torch.where(inside, z * 0.0 - 0.5 * math.log(12.0), -math.inf)
 
-    def skewness(self) -> float:
-        return 0.0
-
-    def excess_kurtosis(self) -> float:
-        return -1.2
-
     def characteristic(self, t: Tensor) -> Tensor:
         return _real(torch.sinc(t * (math.sqrt(3.0) / math.pi)))
 
@@ -72,12 +66,6 @@ class Laplace(Law):
     def log_prob(self, z: Tensor) -> Tensor:
         return -math.sqrt(2.0) * z.abs() - 0.5 * math.log(2.0)
 
-    def skewness(self) -> float:
-        return 0.0
-
-    def excess_kurtosis(self) -> float:
-        return 3.0
-
     def characteristic(self, t: Tensor) -> Tensor:
         return _real(1 / (1 + 0.5 * t.square()))
 
@@ -104,12 +92,6 @@ class Logistic(Law):
     def log_prob(self, z: Tensor) -> Tensor:
         x = z.abs() * (math.pi / math.sqrt(3.0))
         return -x - 2 * torch.log1p((-x).exp()) + math.log(math.pi / math.sqrt(3.0))
-
-    def skewness(self) -> float:
-        return 0.0
-
-    def excess_kurtosis(self) -> float:
-        return 1.2
 
     def characteristic(self, t: Tensor) -> Tensor:
         x = math.sqrt(3.0) * t.abs()  # x / sinh x
@@ -225,12 +207,6 @@ class SkewNormal(Law):
         x = z * self._sd + self._mean
         switched: Tensor = torch.special.log_ndtr(self.alpha * x)
         return switched - 0.5 * x.square() + (math.log(2 * self._sd) - LOG_SQRT_2PI)
-
-    def skewness(self) -> float:
-        return (4 - math.pi) / 2 * (self._mean / self._sd) ** 3
-
-    def excess_kurtosis(self) -> float:
-        return 2 * (math.pi - 3) * (self._mean / self._sd) ** 4
 
     def characteristic(self, t: Tensor) -> Tensor:
         from scipy.special import dawsn
