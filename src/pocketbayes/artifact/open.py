@@ -52,7 +52,7 @@ def open(path: str | os.PathLike[str], net: Net | None = None) -> Predictor:
     path = Path(path)
     card, network = _planned(path, net)
     if is_pocket(path):
-        load(path, network)
+        network = load(path, network)
     else:
         load_weights(network, path)
     return Predictor(model=network.eval(), card=card)
@@ -108,7 +108,7 @@ def _told_by_pocket(path: Path) -> tuple[dict[str, Any], Shapes]:
     where = str(path)
     sections = disassemble(read_file(path), where)
     head = header.parse(inflate(sections.get("HEAD", b""), MAX_HEADER, f"{where}, header"), MAX_WEIGHTS)
-    return head.notes["metadata"], {row.name: row.shape for row in head.rows if row.kind != "t"}
+    return head.notes["metadata"], {row.name: row.shape for row in head.modes[0] if row.kind != "t"}
 
 
 def _told_by_safetensors(path: Path) -> tuple[dict[str, Any], Shapes]:

@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.draws import NumberedDraw
-from pocketbayes.posterior.weights import Site, sites, stochastic_weights, unwrap
+from pocketbayes.posterior.modes import modes_of
+from pocketbayes.posterior.weights import Site, sites, stochastic_weights
 from pocketbayes.prediction.fold import Affine, fold_norms, split_prefix, trace
 from pocketbayes.prediction.layout import channels_last
 
@@ -38,15 +39,19 @@ class Slot:
         self.parameter = parameter
         self.affine: Affine | None = None
 
-    def draw(self, seed: int, number: int) -> Tensor:
+    def draw(self, seed: int, number: int, mode: int) -> Tensor:
         """The weight in draw `number` of a seed, the one that `one_draw(model, seed, number)` sees."""
         weight = self.site.weight
-        value = weight.sample(self.site.original, NumberedDraw(seed, number, {weight.index: self.site.path}))
+        drawn = NumberedDraw(seed, number, {weight.index: self.site.path}, mode)
+        value = weight.sample(self.site.original, drawn)
         return value if self.affine is None else self.affine(value)
 
 
 class Ensemble:
-    """`samples` draws of a model, a function of the seed alone; call it with a batch for one output per draw."""
+    """`samples` draws of a model, a function of the seed alone; call it with a batch for one output per draw.
+
+    Draw s is of mode s mod M.  Of plain modes each answers once.
+    """
 
     def __init__(
         self,
@@ -59,12 +64,40 @@ class Ensemble:
     ) -> None:
         if samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}.")
-        self._source = unwrap(model)
+        networks = modes_of(model)
+        self.samples = samples if stochastic_weights(model) else len(networks)
+        self.modes = min(len(networks), self.samples)  # that are drawn from
+        self._members = [
+            _Member(
+                network,
+                mode=mode,
+                numbers=range(mode, self.samples, len(networks)),
+                seed=seed,
+                max_bytes=max_bytes // self.modes,
+                fast=fast,
+            )
+            for mode, network in enumerate(networks[: self.modes])
+        ]
+
+    def outputs(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """The model's output for each draw in turn, BatchNorm and dropout in evaluation mode."""
+        of_mode = [member.outputs(*args, **kwargs) for member in self._members]
+        return (next(of_mode[number % self.modes]) for number in range(self.samples))
+
+
+class _Member:
+    """Some draws of one mode: those of these numbers."""
+
+    def __init__(
+        self, network: nn.Module, *, mode: int, numbers: range, seed: int, max_bytes: int, fast: bool
+    ) -> None:
+        self._source = network
+        self._mode = mode
+        self._numbers = numbers
         self._seed = seed
         self._max_bytes = max_bytes
         self._fast = fast
         self._vmap_works = fast
-        self.samples = samples if stochastic_weights(self._source) else 1
         self._sets: dict[int, list[Tensor]] = {}
         self._stacked: dict[str, Tensor] | None = None
         self._prefix: fx.GraphModule | None = None
@@ -145,7 +178,7 @@ class Ensemble:
         """Draw `number`, from the cache or made anew; the cache never exceeds `max_bytes`."""
         if number in self._sets:
             return self._sets[number]
-        drawn = [self._layout(slot.draw(self._seed, number)) for slot in self._slots]
+        drawn = [self._layout(slot.draw(self._seed, number, self._mode)) for slot in self._slots]
         size = sum(w.nbytes for w in drawn)
         if (len(self._sets) + 1) * size <= self._max_bytes:
             self._sets[number] = drawn
@@ -155,9 +188,9 @@ class Ensemble:
         """All draws as one tensor a parameter, [S, *shape], if they fit."""
         if self._stacked is None:
             size = sum(slot.parameter.nbytes for slot in self._slots)
-            if 2 * self.samples * size > self._max_bytes:
+            if 2 * len(self._numbers) * size > self._max_bytes:
                 return None
-            sets = [self._weights(s) for s in range(self.samples)]
+            sets = [self._weights(number) for number in self._numbers]
             assert self._net is not None
             names = {id(p): name for name, p in self._net.named_parameters()}
             self._stacked = {
@@ -184,7 +217,7 @@ class Ensemble:
 
     def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
         assert self._net is not None
-        for number in range(self.samples):
+        for number in self._numbers:
             for slot, value in zip(self._slots, self._weights(number), strict=True):
                 slot.parameter.data = value
             yield self._net(*self._own(args), **self._own(kwargs))
@@ -210,7 +243,7 @@ class Ensemble:
             self._vmap_works = False
             return None
         leaves, spec = pytree.tree_flatten(batched)
-        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(self.samples)]
+        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(len(self._numbers))]
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def evaluate(
     if ood is not None and not isinstance(likelihood, Categorical):
         raise ValueError("ood= needs a categorical likelihood: it ranks inputs by predictive entropy.")
     ensemble = Ensemble(model, samples=samples, seed=seed, max_bytes=max_bytes)
-    reduce = reducer(likelihood, keep=not isinstance(likelihood, Categorical))
+    reduce = reducer(likelihood, keep=not isinstance(likelihood, Categorical), modes=ensemble.modes)
     device = device_of(model)
     batches = labelled(track(loader, "evaluate", enabled=progress), device)
     empty = "The loader to evaluate on is empty. Pass one with at least one batch."

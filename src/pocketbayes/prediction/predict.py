@@ -103,7 +103,7 @@ def predict(
     """
     inputs = list(slices(x, batch_size, device_of(model)))
     ensemble = Ensemble(model, samples=samples, seed=seed, max_bytes=max_bytes)
-    reduce = reducer(as_likelihood(likelihood), keep=draws)
+    reduce = reducer(as_likelihood(likelihood), keep=draws, modes=ensemble.modes)
     answer: Predictive | Regression | Tensor = reduce.join(
         [reduce(ensemble.outputs(*b.args, **b.kwargs)) for b in track(inputs, "predict", enabled=progress)]
     )

@@ -21,9 +21,10 @@ Answer = TypeVar("Answer")
 class Reducer(ABC, Generic[Answer]):
     """Outputs of a batch, draw by draw -> an answer; answers of batches -> one; answer and targets -> scores."""
 
-    def __init__(self, likelihood: Any, keep: bool) -> None:
+    def __init__(self, likelihood: Any, keep: bool, modes: int = 1) -> None:
         self.likelihood = likelihood
         self.keep = keep  # what each draw said
+        self.modes = modes  # draw s is of mode s mod M
 
     @abstractmethod
     def __call__(self, outputs: Iterator[Any]) -> Answer: ...
@@ -58,22 +59,31 @@ class Classes(Reducer[Predictive]):
     """Running means over draws: nothing of size S is kept unless asked for."""
 
     def __call__(self, outputs: Iterator[Any]) -> Predictive:
-        probs = entropies = torch.zeros(())
+        of_mode, entropies = [torch.zeros(())] * self.modes, torch.zeros(())
         kept, count = [], 0
         for output in outputs:
             logits = self.likelihood.logits(output).movedim(1, -1)
             p = logits.flatten(0, -2).double().softmax(-1)  # [N, C]
-            probs, entropies, count = probs + p, entropies + torch.special.entr(p).sum(-1), count + 1
+            of_mode[count % self.modes] = of_mode[count % self.modes] + p
+            entropies, count = entropies + torch.special.entr(p).sum(-1), count + 1
             if self.keep:
                 kept.append(p)
-        split = metrics.uncertainty_from_means(probs / count, entropies / count)
+        probs = torch.stack(of_mode).sum(0) / count
+        split = metrics.uncertainty_from_means(probs, entropies / count)
         return Predictive(
-            probs=probs / count,
+            probs=probs,
             entropy=split.total,
             aleatoric=split.aleatoric,
             epistemic=split.epistemic,
             draws=torch.stack(kept) if self.keep else None,
+            between_modes=self._between(of_mode, split.total, count) if self.modes > 1 else None,
         )
+
+    def _between(self, of_mode: list[Tensor], total: Tensor, count: int) -> Tensor:
+        """The entropy that goes when the mode is known, I(y; m), [N]; `of_mode` are sums of probabilities [N, C]."""
+        draws = [len(range(mode, count, self.modes)) for mode in range(self.modes)]
+        known = [n * torch.special.entr(p / n).sum(-1) for p, n in zip(of_mode, draws, strict=True)]
+        return total - torch.stack(known).sum(0) / count
 
     def join(self, parts: Sequence[Predictive]) -> Predictive:
         return Predictive(
@@ -82,6 +92,7 @@ class Classes(Reducer[Predictive]):
             aleatoric=torch.cat([p.aleatoric for p in parts]),
             epistemic=torch.cat([p.epistemic for p in parts]),
             draws=torch.cat([p.draws for p in parts if p.draws is not None], dim=1) if self.keep else None,
+            between_modes=_joined([p.between_modes for p in parts]),
         )
 
     def score(self, answer: Predictive, target: Tensor) -> dict[str, float]:
@@ -108,7 +119,13 @@ class Normals(Reducer[Regression]):
             epistemic_var=epistemic,
             draws=means if self.keep else None,
             sigmas=sigmas if self.keep else None,
+            between_modes_var=self._between(means) if self.modes > 1 else None,
         )
+
+    def _between(self, means: Tensor) -> Tensor:
+        """The variance of the modes' means, each as often as it was drawn."""
+        averages = torch.stack([means[mode :: self.modes].mean(0) for mode in range(self.modes)])
+        return averages[torch.arange(len(means)) % self.modes].var(0, correction=0)
 
     def join(self, parts: Sequence[Regression]) -> Regression:
         return Regression(
@@ -117,16 +134,22 @@ class Normals(Reducer[Regression]):
             epistemic_var=torch.cat([p.epistemic_var for p in parts]),
             draws=torch.cat([p.draws for p in parts if p.draws is not None], 1) if self.keep else None,
             sigmas=torch.cat([p.sigmas for p in parts if p.sigmas is not None], 1) if self.keep else None,
+            between_modes_var=_joined([p.between_modes_var for p in parts]),
         )
 
     def score(self, answer: Regression, target: Tensor) -> dict[str, float]:
         return regression_scores(answer, target)
 
 
-def reducer(likelihood: Likelihood, *, keep: bool) -> Reducer[Any]:
-    """The reducer that fits the likelihood; `keep` what each draw said."""
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else None
+
+
+def reducer(likelihood: Likelihood, *, keep: bool, modes: int = 1) -> Reducer[Any]:
+    """The reducer that fits the likelihood; `keep` what each draw said, draws being of so many modes in turn."""
     if isinstance(likelihood, Categorical):
-        return Classes(likelihood, keep)
+        return Classes(likelihood, keep, modes)
     if isinstance(likelihood, (Homoscedastic, Heteroscedastic)):
-        return Normals(likelihood, keep)
+        return Normals(likelihood, keep, modes)
     return AnyOutputs(likelihood, keep)

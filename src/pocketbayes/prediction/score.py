@@ -16,7 +16,7 @@ def class_scores(answer: Predictive, labels: Tensor, *, ignore_index: int = -100
     labels = labels.flatten()
     counted = labels != ignore_index
     probs, labels = answer.probs[counted], labels[counted]
-    return {
+    scores = {
         "accuracy": metrics.accuracy(probs, labels),
         "nll": metrics.nll(probs, labels),
         "ece": metrics.ece(probs, labels),
@@ -24,6 +24,9 @@ def class_scores(answer: Predictive, labels: Tensor, *, ignore_index: int = -100
         "entropy": answer.entropy[counted].mean().item(),
         "epistemic": answer.epistemic[counted].mean().item(),
     }
+    if answer.between_modes is not None:
+        scores["between_modes"] = answer.between_modes[counted].mean().item()
+    return scores
 
 
 def regression_scores(
