@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from pocketbayes.artifact.noise import noise_description
+from pocketbayes.artifact.noise import noise_description, noise_shape
 from pocketbayes.artifact.numbers import Array, as_numpy
 from pocketbayes.artifact.pocket import (
     JSON,
@@ -21,7 +21,7 @@ from pocketbayes.artifact.pocket import (
     Tied,
     resolve,
 )
-from pocketbayes.drawing import Shape, WordStream, shape_of, tensor_number
+from pocketbayes.drawing import Shape, WordStream, tensor_number
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook, Moments
 from pocketbayes.structure.masks import mask_from_rule, random_signs
@@ -139,10 +139,7 @@ def sample_weights(
     """
     mode = number % len(pocket.modes)
     pocket = pocket.mode(mode)
-    try:
-        shape = shape_of(noise_description(pocket))
-    except ValueError as error:
-        raise ArtifactError(str(error)) from error
+    shape = noise_shape(noise_description(pocket))
 
     def draw(name: str) -> Array:
         entry = pocket.tensors[name]

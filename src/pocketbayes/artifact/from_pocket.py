@@ -26,6 +26,7 @@ from pocketbayes.artifact.pocket import (
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
 from pocketbayes.noise import Gaussian, Noise
+from pocketbayes.noise.counter import stream_on
 from pocketbayes.posterior.draws import Draws
 from pocketbayes.posterior.fixed import FixedEntries
 from pocketbayes.posterior.modes import Modes
@@ -185,9 +186,10 @@ def noise_of(pocket: Pocket) -> Noise:
     if not pocket.noise:
         return Gaussian()
     description = noise_description(pocket)
+    mu, sigma = torch.zeros(1), torch.ones(1)
     try:
         noise = Noise.from_dict(description)
-        drawn = noise.draw(torch.zeros(1), torch.ones(1), torch.Generator().manual_seed(0))
+        drawn = noise.place(mu, sigma, noise.z(stream_on(mu.device, 0, 0, tensor=0), mu, sigma))
     except Exception as error:  # families check what a programmer may get wrong; a file may hold anything
         raise ArtifactError(f"noise: cannot be made from its description: {error}") from error
     if not bool(drawn.isfinite()):

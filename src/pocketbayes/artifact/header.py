@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
-from pocketbayes.artifact.codec import MAX_TABLES
+from pocketbayes.artifact.codec import MAX_COUNTS, MAX_TABLES
+from pocketbayes.artifact.context import MARKS
+from pocketbayes.artifact.noise import levels, require_modest
 from pocketbayes.artifact.numbers import DTYPES, is_code, is_float
 from pocketbayes.artifact.pocket import JSON, MAX_BLEND, MAX_CODEBOOK, MOST_MODES, Pocket, Precision
 from pocketbayes.errors import ArtifactError
 
 MAX_DIMENSIONS = 32
-MAX_ROWS = 1 << 18  # of all modes
+MAX_NESTING = 64  # lists and objects within each other
+MAX_ROWS = 1 << 14  # of all modes; of extras
 _NOTES: dict[str, Any] = {"library": "", "noise": {}, "architecture": "", "options": {}, "metadata": {}}
 
 
@@ -73,7 +77,10 @@ class Header:
 def write(pocket: Pocket, modes: list[list[HeaderRow]], extras: list[HeaderRow], tables: int) -> bytes:
     """The header's JSON; what is empty is left out."""
     at = pocket.precision
+    _require_few(len(modes[0]), len(modes))
+    _require_few(len(extras))
     found: JSON = {name: getattr(pocket, name) for name in _NOTES}
+    _require_flat(found)
     found |= {
         "precision": [at.plain, at.mu, at.sigma],
         "codebook": pocket.codebook.components if pocket.codebook else 0,
@@ -106,6 +113,9 @@ def parse(text: bytes, max_weights: int) -> Header:
     for name in ("noise", "options", "metadata"):
         _need(type(notes[name]) is dict, f"{name} must be an object")
     _need(type(notes["library"]) is str, "library must be a string")
+    _need(type(notes["options"].get("tied_draws", False)) is bool, "tied_draws must be true or false")
+    require_modest(notes["noise"])
+    _require_flat(notes)
     _need(type(notes["architecture"]) in (str, dict), "architecture must be a string or an object")
     bits = found.pop("precision", None)
     _need(type(bits) is list and len(bits) == 3, "precision must be three numbers")
@@ -113,6 +123,7 @@ def parse(text: bytes, max_weights: int) -> Header:
     codebook, tables = found.pop("codebook", 0), found.pop("tables", 0)
     _need(_whole(codebook, MAX_CODEBOOK), f"codebook must be 0..{MAX_CODEBOOK}")
     _need(_whole(tables, MAX_TABLES), f"tables must be 0..{MAX_TABLES}")
+    _need(tables * (codebook + MARKS) <= MAX_COUNTS, f"tables hold more than {MAX_COUNTS} numbers")
     count = found.pop("modes", 1)
     _need(_whole(count, MOST_MODES) and count > 0, f"modes must be 1..{MOST_MODES}")
     modes, (extras,) = _rows(found.pop("tensors", None), count), _rows(found.pop("extras", []), 1)
@@ -122,24 +133,50 @@ def parse(text: bytes, max_weights: int) -> Header:
     total = sum(sizes)
     if total > max_weights:
         raise ArtifactError(
-            f"header: {total} elements, more than max_weights = {max_weights}. Raise it if you trust the file"
+            f"header: {total} elements, more than max_weights = {max_weights}. Raise it if you trust the file."
         )
     return Header(
         modes=modes, extras=extras, precision=precision, codebook=codebook, tables=tables, notes=notes
     )
 
 
+def _require_few(rows: int, modes: int = 1) -> None:
+    _need(
+        rows * modes <= MAX_ROWS,
+        f"at most {MAX_ROWS} tensors of all modes, and as many extras, got {rows * modes}",
+    )
+
+
+def _require_flat(notes: JSON) -> None:
+    depth = sum(1 for _ in islice(levels(notes), MAX_NESTING + 1))
+    _need(depth <= MAX_NESTING, f"more than {MAX_NESTING} lists or objects within each other")
+
+
 def _json(text: bytes) -> JSON:
+    """A JSON object that can be written again: its numbers finite, its keys unique, its text valid Unicode."""
     try:
-        found = json.loads(text.decode(), parse_constant=_refuse_constant)
+        found = json.loads(
+            text.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_unique
+        )
+        if b"\\u" in text:  # half a character may be written so
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"header: not JSON ({error})") from error
     _need(type(found) is dict, "must be a JSON object")
     return dict(found)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:40]} is no finite number")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> JSON:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice in an object")
+    return found
 
 
 def _need(holds: bool, what: str) -> None:
@@ -155,7 +192,7 @@ def _rows(found: object, modes: int) -> list[list[HeaderRow]]:
     """The rows of each mode."""
     _need(type(found) is list, "tensors and extras must be lists")
     assert isinstance(found, list)
-    _need(len(found) * modes <= MAX_ROWS, f"{len(found)} tensors in {modes} modes, at most {MAX_ROWS} in all")
+    _require_few(len(found), modes)
     of_mode = [_row_of_modes(item, modes) for item in found]
     rows = [list(mode) for mode in zip(*of_mode, strict=True)] or [[] for _ in range(modes)]
     _need(len({row.name for row in rows[0]}) == len(rows[0]), "a name occurs twice")

@@ -170,6 +170,7 @@ class Pocket:
     extras: dict[str, Array] = field(default_factory=dict)
     precision: Precision = field(default_factory=Precision)
     library: str = ""
+    graph: bytes = b""  # as artifact/graph.py packs it; empty without
     others: tuple[dict[str, Entry], ...] = ()
 
     @property
@@ -269,11 +270,14 @@ def _check_stochastic(entry: Stochastic, codebook: Codebook[Array] | None, name:
     else:
         _check_shared(entry, codebook, free, name)
     if entry.prior is not None:
-        check_moments(_spread(entry.prior.mu, free), _spread(entry.prior.sigma, free), free, f"{name}, prior")
+        _check_prior(entry.prior, free, f"{name}, prior")
 
 
-def _spread(value: float | Array, size: int) -> Array:
-    return value if isinstance(value, np.ndarray) else np.broadcast_to(np.asarray(value, np.float64), (size,))
+def _check_prior(prior: Prior, free: int, where: str) -> None:
+    for part in (prior.mu, prior.sigma):
+        if isinstance(part, np.ndarray) and part.shape != (free,):
+            raise ArtifactError(f"{where}: one number, or {free} of them, got {part.shape}")
+    _require_sound(np.atleast_1d(prior.mu), np.atleast_1d(prior.sigma), where)
 
 
 def check_moments(mu: Array, sigma: Array, size: int, where: str) -> None:
@@ -282,6 +286,10 @@ def check_moments(mu: Array, sigma: Array, size: int, where: str) -> None:
         raise ArtifactError(
             f"{where}: mu and sigma must be flat with {size} numbers, got {mu.shape} and {sigma.shape}"
         )
+    _require_sound(mu, sigma, where)
+
+
+def _require_sound(mu: Array, sigma: Array, where: str) -> None:
     with np.errstate(invalid="ignore"):  # a NaN of the signalling kind warns where it is compared
         bad, bad_sigma = ~(np.abs(mu) <= LARGEST), ~((sigma > 0) & (sigma <= LARGEST))
     if bad.any():

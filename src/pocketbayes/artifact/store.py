@@ -15,10 +15,12 @@ from pocketbayes.artifact.format import encode
 from pocketbayes.artifact.from_pocket import from_pocket
 from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import Plain, Precision, resolve
-from pocketbayes.artifact.reader import MAX_WEIGHTS, decode
+from pocketbayes.artifact.reader import decode
 from pocketbayes.artifact.to_pocket import to_pocket
+from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Moments
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.prediction.scales import give_scales, read_scales
 from pocketbayes.runs.files import write_atomically
 
 USUAL_MODES = 8  # more are loaded where the caller allows for them
@@ -49,7 +51,8 @@ def save(
     Args:
         precision: bits of each number; 16 by default (relative error 2^-11, sigmas 2^-9), `FLOAT32` for all 32.
         priors: store the priors too, for those who train on.
-        metadata: anything JSON: class names, normalisation, a threshold.
+        metadata: anything JSON: class names, normalisation, a threshold. What `calibrate` and `conformal` have found is
+            added to it.
 
     Returns:
         Bytes of the file, in all and by section.
@@ -68,7 +71,7 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     """Rebuild a saved posterior in a freshly built, plain model of its architecture, in place.
 
     Everything in the file is checked, against itself and against the model, before the model is touched: an error
-    leaves it as it came.  Shared weights are never unpacked.
+    leaves it as it came.  Shared weights are never unpacked.  The model answers with the temperatures in the file.
 
     Args:
         path: the file that `save` wrote.
@@ -92,18 +95,25 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     if max_weights is None:
         size = sum(t.numel() for t in chain(model.parameters(), model.buffers()))
         max_weights = NOISE_TABLES + USUAL_MODES * size
-    return from_pocket(decode(path, max_weights=max_weights), model, str(path))
+    pocket = decode(path, max_weights=max_weights)
+    try:
+        scales = read_scales(pocket.metadata)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: metadata: {error}") from error
+    loaded = from_pocket(pocket, model, str(path))
+    give_scales(loaded, scales)
+    return loaded
 
 
 def read(
-    path: str | os.PathLike[str], *, mode: int = 0, max_weights: int = MAX_WEIGHTS
+    path: str | os.PathLike[str], *, mode: int = 0, max_weights: int | None = None
 ) -> dict[str, Tensor | Moments[Tensor]]:
     """The tensors of a file without a model.
 
     Args:
         path: the file that `save` wrote.
         mode: whose tensors, of a posterior with several.
-        max_weights: refuse files with more elements.
+        max_weights: refuse files with more elements; by default 2^20 and 256 more for each byte of the file.
 
     Returns:
         By name `Moments(mu, sigma)` in the tensor's shape (sigma is 0 where a weight is fixed), or a plain tensor.

@@ -16,7 +16,8 @@ from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
 from pocketbayes.posterior.fixed import FixedEntries
 from pocketbayes.posterior.modes import modes_of
-from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian, sites
+from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian, sites, unwrap
+from pocketbayes.prediction.scales import scales_of
 from pocketbayes.sharing.shared import SharedWeight, TrainableCodebook
 
 
@@ -40,7 +41,7 @@ def to_pocket(
         extras=extras,
         architecture=type(networks[0]).__name__.removeprefix("Parametrized"),
         options={"tied_draws": True} if book is not None and book.tied else {},
-        metadata=dict(metadata or {}),
+        metadata={**(metadata or {}), **scales_of(unwrap(model)).metadata()},
         precision=precision,
         library=__version__,
     )

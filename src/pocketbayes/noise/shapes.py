@@ -11,7 +11,6 @@ from torch import Tensor
 from pocketbayes.noise.family import Law, by_numpy, require_between
 from pocketbayes.noise.gaussian import LOG_SQRT_2PI
 from pocketbayes.noise.inversion import invert
-from pocketbayes.noise.sampling import in_chunks, sample_uniform
 
 
 def _linear_edges(reach: float, width: float) -> Tensor:
@@ -26,10 +25,6 @@ def _real(values: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Uniform(Law):
     """z uniform on [-sqrt 3, sqrt 3]."""
-
-    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        half = math.sqrt(3.0)
-        return in_chunks(lambda part, g: sample_uniform(part, g).mul(2 * half).sub(half), like, generator)
 
     def cdf(self, z: Tensor) -> Tensor:
         return (0.5 + z / math.sqrt(12.0)).clamp(0.0, 1.0)

@@ -28,7 +28,9 @@ class Predictive:
     entropy: Tensor  # [N]
     aleatoric: Tensor  # [N]
     epistemic: Tensor  # [N]
+    passes: Tensor | None = None  # [N], of the network, that each answer took
     draws: Tensor | None = None  # [S, N, C], on request
+    quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
     between_modes: Tensor | None = None  # [N] of epistemic, where there are several modes
 
     @property
@@ -45,6 +47,13 @@ class Predictive:
     def confidence(self) -> Tensor:
         """Its probability, [N]."""
         return self.probs.max(1).values
+
+    @property
+    def sets(self) -> Tensor | None:
+        """Which classes are in each prediction set, bool [N, C]: those probable enough that the truth is in the set
+        with the probability 1 - alpha of `pb.conformal`.  None without it.  An empty set says "none of them".
+        """
+        return None if self.quantile is None else 1 - self.probs <= self.quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +75,20 @@ class Regression:
     epistemic_var: Tensor
     draws: Tensor | None = None  # [S, N, ...] means, on request
     sigmas: Tensor | None = None  # [S, N, ...] noise of each draw, on request
+    quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
     between_modes_var: Tensor | None = None  # of epistemic_var, where there are several modes
+
+    @property
+    def lower(self) -> Tensor | None:
+        """Lower ends of intervals that hold the truth with the probability 1 - alpha of `pb.conformal`, all those of an
+        example together, [N, ...].  None without it.
+        """
+        return None if self.quantile is None else self.mean - self.quantile * self.var.sqrt()
+
+    @property
+    def upper(self) -> Tensor | None:
+        """Their upper ends, [N, ...]."""
+        return None if self.quantile is None else self.mean + self.quantile * self.var.sqrt()
 
 
 def in_units(answer: Regression, scaling: Scaling | None) -> Regression:

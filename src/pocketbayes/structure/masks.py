@@ -68,8 +68,13 @@ def scatter(count: int, inputs: int, outputs: int, layer: int, seed: int) -> Boo
     whose draws may change with numpy.
     """
     words = _random_words(inputs * outputs, (seed, layer, 0))
-    matrix = np.zeros(inputs * outputs, dtype=bool)
-    matrix[np.argsort(words, kind="stable")[:count]] = True
+    if not count:
+        return np.zeros((inputs, outputs), dtype=bool)
+    last = np.partition(words, count - 1)[count - 1]
+    matrix: BoolArray = words < last
+    matrix[np.flatnonzero(words == last)[: count - np.count_nonzero(matrix)]] = (
+        True  # the first of equal words
+    )
     return matrix.reshape(inputs, outputs)
 
 
