@@ -13,7 +13,7 @@ import pytest
 
 TUTORIALS = sorted((Path(__file__).parent.parent / "docs" / "tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# A torchvision built for CUDA misses two operators beside a CPU build of torch, and timm, transformers and Lightning import it.
+# A torchvision built for CUDA misses two operators beside a CPU build of torch; timm, for one, imports it.
 MEND = """
 import torch
 
