@@ -42,7 +42,7 @@ Copy = tuple[Tensor, Tensor]  # a tensor of the model, and the values it will ho
 
 def from_pocket(pocket: Pocket, model: nn.Module, where: str = "pocket") -> nn.Module:
     """Convert the plain model and give it the pocket's values, in place; an error leaves it as it came."""
-    _require_match(where, pocket, model)
+    require_match(where, pocket, model)
     build = _Builder(pocket)
     found = [p for p in parameters_with_owners(model) if p.path in build.entries]
     conversions = [build.conversion(parameter, index) for index, parameter in enumerate(found)]
@@ -192,7 +192,7 @@ def _require_finite(name: str, like: Tensor, parts: Mapping[str, Tensor]) -> Non
 # --- does the file fit the model? --------------------------------------------------------------------------------
 
 
-def _require_match(where: str, pocket: Pocket, model: nn.Module) -> None:
+def require_match(where: str, pocket: Pocket, model: nn.Module) -> None:
     """The file's tensors must be the model's, by name and shape, and random ones tied where they are in the file."""
     state = {n: t for n, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
     learnable = {p.path for p in parameters_with_owners(model) if p.tensor.is_floating_point()}
