@@ -155,30 +155,27 @@ class Builder:
 
     def build(self) -> NeuronGraph:
         """The graph; the neurons of a signed tie become one, unless an axis would then hold one twice."""
-        layers = [(self._axis(i), self._axis(o)) for _, _, i, o in self._layers.values()]
+        axes = [self._axis(cells) for _, _, *ends in self._layers.values() for cells in ends]
         ties = [(self._axis(left), self._axis(right)) for left, right, _ in self._ties]
-        axes = [axis for pair in layers + ties for axis in pair]
+        axes += [axis for tie in ties for axis in tie]
         joined, is_joined = self._join(axes, ties)
-        axes = [NeuronAxis(joined[axis.neurons], axis.slots) for axis in axes]
-        pairs = list(zip(axes[::2], axes[1::2], strict=True))
-        riders = [(name, self._axis(cells), dim, flips) for name, (cells, dim, flips) in self._riders.items()]
+
+        def axis(cells: list[Cell]) -> NeuronAxis:
+            neurons, slots = self._axis(cells)
+            return NeuronAxis(joined[neurons], slots)
+
         return NeuronGraph(
-            groups=self._groups(joined, axes),
+            groups=self._groups(joined, [NeuronAxis(joined[neurons], slots) for neurons, slots in axes]),
             layers=tuple(
-                NeuronLayer(weight, inputs, outputs, groups)
-                for (weight, groups, _, _), (inputs, outputs) in zip(
-                    self._layers.values(), pairs[: len(layers)], strict=True
-                )
+                NeuronLayer(w, axis(i), axis(o), groups) for w, groups, i, o in self._layers.values()
             ),
             ties=tuple(
-                Tie(left, right, signed)
-                for (_, _, signed), (left, right), done in zip(
-                    self._ties, pairs[len(layers) :], is_joined, strict=True
-                )
+                Tie(axis(left), axis(right), signed)
+                for (left, right, signed), done in zip(self._ties, is_joined, strict=True)
                 if not done
             ),
             riders=tuple(
-                Rider(n, NeuronAxis(joined[a.neurons], a.slots), dim, flips) for n, a, dim, flips in riders
+                Rider(name, axis(cells), dim, flips) for name, (cells, dim, flips) in self._riders.items()
             ),
         )
 
@@ -218,12 +215,8 @@ class Builder:
         members: dict[tuple[object, ...], list[int]] = {}
         for neuron in range(size):
             name = self._born[first[neuron]]
-            key = (
-                name,
-                bool(pinned[neuron]),
-                bool(odd[neuron] and not pinned[neuron]),
-                frozenset(parts[neuron]),
-            )
+            kind = bool(pinned[neuron]), bool(odd[neuron] and not pinned[neuron])
+            key = (name, *kind, frozenset(parts[neuron]))
             members.setdefault(key, []).append(neuron)
         names = _unique_names([str(key[0]) for key in members])
         return tuple(
