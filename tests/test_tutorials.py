@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-TUTORIALS = sorted((Path(__file__).parent.parent / "docs" / "tutorials").glob("*.md"))
+DOCS = Path(__file__).parent.parent / "docs"
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+CONCEPTS = sorted(path for path in (DOCS / "concepts").glob("*.md") if "```python" in path.read_text())
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# A torchvision built for CUDA misses two operators beside a CPU build of torch, and timm, transformers and Lightning import it.
+# A torchvision built for CUDA misses two operators beside a CPU build of torch; timm, for one, imports it.
 MEND = """
 import torch
 
@@ -40,6 +42,12 @@ def test_every_block_of_a_tutorial_runs(tutorial: Path, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     accuracies = [float(n) for n in re.findall(r"^accuracy (0\.\d+|1\.0+)", run.stdout, re.MULTILINE)]
     assert accuracies and min(accuracies) > 0.9, run.stdout
+
+
+@pytest.mark.parametrize("page", CONCEPTS, ids=lambda path: path.stem)
+def test_every_block_of_a_concept_runs(page: Path) -> None:
+    for block in BLOCK.findall(page.read_text()):
+        exec(compile(block, page.name, "exec"), {})
 
 
 @cache
