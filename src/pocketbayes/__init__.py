@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 # The public names in pipeline order, and where each lives; imported on first use, since torch alone takes seconds.
 _HOME = {
     "bayesianize": "posterior.convert",
+    "Modes": "posterior.modes",
     "describe": "posterior.describe",
     "ZeroMean": "posterior.priors",
     "Pretrained": "posterior.priors",
@@ -45,6 +46,8 @@ _HOME = {
     "read": "artifact.store",
     "open": "artifact.open",
     "Predictor": "artifact.predictor",
+    "push_to_hub": "artifact.hub",
+    "from_pretrained": "artifact.hub",
     "fit_noise": "noise",
     "with_noise": "posterior.with_noise",
     "energy_distance": "noise",

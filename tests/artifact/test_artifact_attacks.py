@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from artifact_pockets import same, small_pocket
 
-from pocketbayes.artifact import Codebook, Pocket, Shared, decode, encode
+from pocketbayes.artifact import VERSION, Codebook, Pocket, Shared, decode, encode
 from pocketbayes.errors import ArtifactError
 
 DEFLATED = ("HEAD", "FREQ", "MASK")
@@ -37,7 +37,7 @@ def squeeze(plain: bytes) -> bytes:
     return struct.pack("<I", len(plain)) + zlib.compress(plain, 1)
 
 
-def seal(sections: dict[str, bytes], version: int = 1, table: bytes | None = None) -> bytes:
+def seal(sections: dict[str, bytes], version: int = VERSION, table: bytes | None = None) -> bytes:
     """A file with these sections and right checksums: what an attacker would send."""
     rows = b"".join(
         struct.pack("<4sQI", tag.encode(), len(part), zlib.crc32(part)) for tag, part in sections.items()
@@ -102,8 +102,8 @@ def test_a_splice_of_two_files_is_refused() -> None:
 
 
 def test_a_newer_version_says_so() -> None:
-    with pytest.raises(ArtifactError, match=r"version 2, this library reads up to 1. Update"):
-        decode(seal(sections_of(DATA), version=2))
+    with pytest.raises(ArtifactError, match=r"version 3, this library reads up to 2. Update"):
+        decode(seal(sections_of(DATA), version=3))
     with pytest.raises(ArtifactError, match="version 0"):
         decode(seal(sections_of(DATA), version=0))
 
@@ -383,3 +383,31 @@ def test_mutants_are_refused_or_sound() -> None:
 @pytest.mark.slow
 def test_a_hundred_thousand_mutants_are_refused_or_sound() -> None:
     assert sum(fuzz(100_000, seed=1).values()) == 100_000
+
+
+@pytest.mark.parametrize("modes", [0, -1, 256, 1.0, True, "2", None, [2]])
+def test_an_impossible_number_of_modes_is_refused(modes: object) -> None:
+    with pytest.raises(ArtifactError, match=r"modes must be 1\.\.255"):
+        decode(with_head(lambda head: head.update(modes=modes)))
+
+
+def test_modes_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ArtifactError):
+        decode(with_head(lambda head: head.update(modes=2)))
+    with pytest.raises(ArtifactError, match="2 modes, and options for 3"):
+        decode(
+            with_head(lambda head: (head.update(modes=2), row(head, "fc.weight").__setitem__(4, [{}] * 3)))
+        )
+    with pytest.raises(ArtifactError, match=r"a row must be|unknown options"):
+        decode(with_head(lambda head: row(head, "fc.weight").__setitem__(4, [{}])))
+
+
+def test_many_modes_of_many_tensors_take_no_memory() -> None:
+    rows = [[f"t{i}", "c", [0], "bool", "t1"] for i in range(5000)]
+    tracemalloc.start()
+    with pytest.raises(ArtifactError, match="5000 tensors in 255 modes"):
+        decode(with_head(lambda head: head.update(modes=255, tensors=rows)))
+    with pytest.raises(ArtifactError, match="more than max_weights"):
+        decode(with_head(lambda head: head.update(modes=255, tensors=[["w", "s", [1 << 21], "float32"]])))
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()

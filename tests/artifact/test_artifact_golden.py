@@ -1,4 +1,4 @@
-"""Bytes are law: what version 1 wrote can be read for ever, and what is written today is what version 1 wrote."""
+"""Bytes are law: what a version wrote can be read for ever, and this version writes the same bytes every day."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from pocketbayes.artifact import VERSION, Plain, Shared, decode, encode
+from pocketbayes.artifact import VERSION, Plain, Shared, decode, encode, inspect
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DIGESTS = {
@@ -20,6 +20,11 @@ DIGESTS = {
     "v1/plain.pocket": "7f23a97022982fe524712a64be116ed4ea0f633632f2a674b9ade951407b0b35",
     "v1/shared.pocket": "be3ac021a87216ebcb0b5116190b4a87b5bd0e0182b259b75dfddcf703d58097",
     "v1/shared_float32.pocket": "5999a2504de3f5dc6e5b23f6764ffa925a773c0a297baa3294496a767f741f14",
+    "v2/dense.pocket": "f6f17b4c972e2bc55cd187e446604b77bcd84d645e5b9eeebfd8dbbb717ed739",
+    "v2/plain.pocket": "a928683d8771b600d562e1addedae90b9622d7e81f830cf4cc6cd7f49ace38c1",
+    "v2/shared.pocket": "ada5800e1b64e30064f639a8b4409b5742b608f8d490721b7288be7b8705260e",
+    "v2/shared_float32.pocket": "a19a8271a0e7b92f40edc2ebf66375696d93f41d1789b1e282db75159d4f89a6",
+    "v2/two_modes.pocket": "5d990558cf0228d89a07f563e64c1ee64a5398ccb6734328056cabbe5ef32b7d",
 }
 NAMES = [name for name in DIGESTS if name.startswith(f"v{VERSION}/")]
 
@@ -70,6 +75,7 @@ def test_a_golden_file_is_read_and_written_again_bit_by_bit(name: str) -> None:
     golden = (GOLDEN / name).read_bytes()
     again = encode(decode(GOLDEN / name)).data
     assert inflated(again) == inflated(golden)
+    assert int.from_bytes(again[4:8], "little") == VERSION
 
 
 def test_golden_numbers_are_what_they_were() -> None:
@@ -88,3 +94,8 @@ def test_golden_numbers_are_what_they_were() -> None:
     assert plain["steps"].values == 78200
     assert isinstance(plain["mask"], Plain)
     assert plain["mask"].values[0, 1] == -np.inf
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_file_says_which_version_it_is(name: str) -> None:
+    assert inspect(GOLDEN / name).version == int(name[1])

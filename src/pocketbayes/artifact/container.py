@@ -20,9 +20,23 @@ from pathlib import Path
 
 from pocketbayes.errors import ArtifactError
 
-VERSION = 1
+VERSION = 2  # that is written; all from 1 on are read
 MAGIC = b"PKTB"
-TAGS = ("HEAD", "FREQ", "LABL", "CODE", "OUTL", "BLND", "NORM", "MASK", "FIXD", "PLAN", "PRIO", "XTRA")
+TAGS = (
+    "HEAD",
+    "FREQ",
+    "LABL",
+    "CODE",
+    "OUTL",
+    "BLND",
+    "NORM",
+    "MASK",
+    "FIXD",
+    "PLAN",
+    "PRIO",
+    "XTRA",
+    "GRAF",
+)
 MAX_HEADER = 1 << 22  # bytes of JSON: thousands of tensors, and room for the user's notes
 _PREAMBLE = struct.Struct("<4sIQI")
 _SECTION = struct.Struct("<4sQI")
@@ -50,6 +64,11 @@ def disassemble(data: bytes, where: str) -> dict[str, memoryview]:
     if any(zlib.crc32(part) != crc for part, crc in sections.values()):
         raise ArtifactError(f"{where}: a section's checksum disagrees with the file's")
     return {tag: part for tag, (part, _) in sections.items()}
+
+
+def version_of(data: bytes) -> int:
+    """The format version that a file's bytes claim."""
+    return int(_PREAMBLE.unpack_from(data)[1])
 
 
 def _check_preamble(start: bytes, length: int, where: str) -> int:

@@ -15,7 +15,7 @@ from pocketbayes.artifact.format import encode
 from pocketbayes.artifact.from_pocket import from_pocket
 from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import Plain, Precision, resolve
-from pocketbayes.artifact.reader import MAX_WEIGHTS, decode
+from pocketbayes.artifact.reader import decode
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Moments
@@ -23,6 +23,7 @@ from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.prediction.scales import give_scales, read_scales
 from pocketbayes.runs.files import write_atomically
 
+USUAL_MODES = 8  # more are loaded where the caller allows for them
 NOISE_TABLES = 1 << 20  # numbers that a file may hold beside the model's own: the law of a measured device
 
 
@@ -75,10 +76,12 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     Args:
         path: the file that `save` wrote.
         model: the plain architecture, on its device and in its type.
-        max_weights: refuse files with more elements; by default those of the model, and some for its noise.
+        max_weights: refuse files with more elements, in all modes; by default those of the model eight times, and some
+            for its noise.
 
     Returns:
-        The model that was given, Bayesian.
+        The model that was given, Bayesian; of a file with several modes `Modes`, the first of which is that model, and
+        the others copies of it.
 
     Example:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 3]))
@@ -90,24 +93,27 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     if stochastic_weights(model):
         raise ValueError("load needs the plain architecture, freshly built; this model is Bayesian already.")
     if max_weights is None:
-        max_weights = NOISE_TABLES + sum(t.numel() for t in chain(model.parameters(), model.buffers()))
+        size = sum(t.numel() for t in chain(model.parameters(), model.buffers()))
+        max_weights = NOISE_TABLES + USUAL_MODES * size
     pocket = decode(path, max_weights=max_weights)
     try:
         scales = read_scales(pocket.metadata)
     except ValueError as error:
         raise ArtifactError(f"{path}: metadata: {error}") from error
-    give_scales(from_pocket(pocket, model, str(path)), scales)
-    return model
+    loaded = from_pocket(pocket, model, str(path))
+    give_scales(loaded, scales)
+    return loaded
 
 
 def read(
-    path: str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS
+    path: str | os.PathLike[str], *, mode: int = 0, max_weights: int | None = None
 ) -> dict[str, Tensor | Moments[Tensor]]:
     """The tensors of a file without a model.
 
     Args:
         path: the file that `save` wrote.
-        max_weights: refuse files with more elements.
+        mode: whose tensors, of a posterior with several.
+        max_weights: refuse files with more elements; by default 2^20 and 256 more for each byte of the file.
 
     Returns:
         By name `Moments(mu, sigma)` in the tensor's shape (sigma is 0 where a weight is fixed), or a plain tensor.
@@ -119,6 +125,9 @@ def read(
         (torch.Size([3, 4]), torch.Size([3]))
     """
     pocket = decode(path, max_weights=max_weights)
+    if not 0 <= mode < len(pocket.modes):
+        raise ValueError(f"{path}: has the modes 0 to {len(pocket.modes) - 1}, not {mode}.")
+    pocket = pocket.mode(mode)
     found: dict[str, Tensor | Moments[Tensor]] = {}
     for name in pocket.tensors:
         mu, sigma = (_tensor(part, resolve(pocket, name).dtype) for part in moments_of(pocket, name))

@@ -38,12 +38,13 @@ class Answering:
         if scale is None:
             one_pass = samples == "mean" or not stochastic_weights(model)
             scale = scales_of(unwrap(model)).mean if one_pass else scales_of(unwrap(model)).draws
-        self.reduce = reducer(as_likelihood(likelihood), keep=keep, scale=scale)
+        most = MOST if samples == "auto" else samples
+        self.ensemble = Ensemble(model, samples=most, seed=seed, max_bytes=max_bytes)
+        modes = self.ensemble.modes
+        self.reduce = reducer(as_likelihood(likelihood), keep=keep, scale=scale, modes=modes)
         self.tolerance = TOLERANCE if samples == "auto" and tolerance is None else tolerance
         if self.tolerance is not None:
             self._require_stoppable(samples, self.tolerance)
-        most = MOST if samples == "auto" else samples
-        self.ensemble = Ensemble(model, samples=most, seed=seed, max_bytes=max_bytes)
 
     def _require_stoppable(self, samples: Samples, tolerance: float) -> None:
         if not tolerance > 0:

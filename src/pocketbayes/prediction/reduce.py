@@ -23,10 +23,11 @@ LEAST = 4  # draws from which a variance between draws is estimated
 class Reducer(ABC, Generic[Answer]):
     """Outputs of a batch, draw by draw -> an answer; answers of batches -> one; answer and targets -> scores."""
 
-    def __init__(self, likelihood: Any, keep: bool, scale: Scale = Scale()) -> None:
+    def __init__(self, likelihood: Any, keep: bool, scale: Scale = Scale(), modes: int = 1) -> None:
         self.likelihood = likelihood
         self.keep = keep  # what each draw said
         self.scale = scale
+        self.modes = modes  # draw s is of mode s mod M
 
     @abstractmethod
     def __call__(self, outputs: Iterator[Any]) -> Answer: ...
@@ -58,26 +59,49 @@ class AnyOutputs(Reducer[Tensor]):
 
 
 class Sums:
-    """Sums over the draws of each row: of its probabilities, their squares and their entropies."""
+    """Sums over the draws of each row: of its probabilities mode by mode, their squares and their entropies."""
 
-    def __init__(self, like: Tensor) -> None:
-        self.probs = torch.zeros_like(like)  # [N, C]
+    def __init__(self, like: Tensor, modes: int) -> None:
+        self.of_mode = like.new_zeros(modes, *like.shape)  # [M, N, C]
+        self.drawn = torch.zeros(modes, len(like), dtype=torch.int64, device=like.device)
         self.squares, self.entropies = torch.zeros_like(like[:, 0]), torch.zeros_like(like[:, 0])  # [N]
-        self.count = torch.zeros(len(like), dtype=torch.int64, device=like.device)
+        self.number = 0  # of the next draw
 
     def add(self, p: Tensor, rows: Tensor | slice = slice(None)) -> None:
-        """One draw of these rows, [n, C]."""
-        self.probs[rows] += p
+        """The next draw, of these rows, [n, C]."""
+        mode = self.number % len(self.drawn)
+        self.of_mode[mode][rows] += p
+        self.drawn[mode][rows] += 1
         self.squares[rows] += p.square().sum(-1)
         self.entropies[rows] += torch.special.entr(p).sum(-1)
-        self.count[rows] += 1
+        self.number += 1
+
+    @property
+    def probs(self) -> Tensor:
+        """[N, C], over all modes."""
+        return self.of_mode.sum(0)
+
+    @property
+    def count(self) -> Tensor:
+        """Draws of each row, [N]."""
+        return self.drawn.sum(0)
+
+    @property
+    def entropies_of_modes(self) -> Tensor:
+        """The mean over draws of the entropy of their mode, [N]; what it lacks of the entropy of all is I(y; m)."""
+        p = self.of_mode / self.drawn.clamp_min(1)[..., None]
+        known: Tensor = (self.drawn * torch.special.entr(p).sum(-1)).sum(0) / self.count
+        return known
 
     def error(self, rows: Tensor) -> Tensor:
-        """Standard error of the mean probabilities, as a length over the classes, [n]; infinite for few draws."""
-        n = self.count[rows].double()
-        spread = self.squares[rows] - self.probs[rows].square().sum(-1) / n  # sum over draws of |p - mean|^2
+        """Standard error of the mean probabilities, as a length over the classes, [n]; infinite for few draws, and where
+        there are more of one mode than of another.
+        """
+        n = self.drawn[:, rows].sum(0).double()
+        total = self.of_mode[:, rows].sum(0)
+        spread = self.squares[rows] - total.square().sum(-1) / n  # sum over draws of |p - mean|^2
         error = (spread.clamp_min(0) / (n * (n - 1))).sqrt()
-        return torch.where(n < LEAST, math.inf, error)
+        return torch.where((n < LEAST) | (n % len(self.drawn) > 0), math.inf, error)
 
 
 class Classes(Reducer[Predictive]):
@@ -93,7 +117,7 @@ class Classes(Reducer[Predictive]):
         sums, kept = None, []
         for output in outputs:
             p = self.probabilities(output)
-            sums = Sums(p) if sums is None else sums
+            sums = Sums(p, self.modes) if sums is None else sums
             sums.add(p)
             if self.keep:
                 kept.append(p)
@@ -113,7 +137,7 @@ class Classes(Reducer[Predictive]):
             p = self.probabilities(output)
             positions = torch.arange(len(p) // len(left))
             rows = (left[:, None] * len(positions) + positions).flatten().to(p.device)
-            sums = Sums(p) if sums is None else sums
+            sums = Sums(p, self.modes) if sums is None else sums
             sums.add(p, rows)
             error = sums.error(rows).view(len(left), -1).amax(1).cpu()
             left = left[error > tolerance]
@@ -131,6 +155,7 @@ class Classes(Reducer[Predictive]):
             passes=sums.count,
             draws=draws,
             quantile=self.scale.quantile,
+            between_modes=split.total - sums.entropies_of_modes if self.modes > 1 else None,
         )
 
     def join(self, parts: Sequence[Predictive]) -> Predictive:
@@ -142,6 +167,7 @@ class Classes(Reducer[Predictive]):
             passes=torch.cat([p.passes for p in parts if p.passes is not None]),
             draws=torch.cat([p.draws for p in parts if p.draws is not None], dim=1) if self.keep else None,
             quantile=self.scale.quantile,
+            between_modes=_joined([p.between_modes for p in parts]),
         )
 
     def score(self, answer: Predictive, target: Tensor) -> dict[str, float]:
@@ -170,7 +196,13 @@ class Normals(Reducer[Regression]):
             draws=means if self.keep else None,
             sigmas=sigmas if self.keep else None,
             quantile=self.scale.quantile,
+            between_modes_var=self._between(means) if self.modes > 1 else None,
         )
+
+    def _between(self, means: Tensor) -> Tensor:
+        """The variance of the modes' means, each as often as it was drawn."""
+        averages = torch.stack([means[mode :: self.modes].mean(0) for mode in range(self.modes)])
+        return averages[torch.arange(len(means)) % self.modes].var(0, correction=0)
 
     def join(self, parts: Sequence[Regression]) -> Regression:
         return Regression(
@@ -180,16 +212,22 @@ class Normals(Reducer[Regression]):
             draws=torch.cat([p.draws for p in parts if p.draws is not None], 1) if self.keep else None,
             sigmas=torch.cat([p.sigmas for p in parts if p.sigmas is not None], 1) if self.keep else None,
             quantile=self.scale.quantile,
+            between_modes_var=_joined([p.between_modes_var for p in parts]),
         )
 
     def score(self, answer: Regression, target: Tensor) -> dict[str, float]:
         return regression_scores(answer, target)
 
 
-def reducer(likelihood: Likelihood, *, keep: bool, scale: Scale = Scale()) -> Reducer[Any]:
-    """The reducer that fits the likelihood; `keep` what each draw said."""
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known) if known else None
+
+
+def reducer(likelihood: Likelihood, *, keep: bool, scale: Scale = Scale(), modes: int = 1) -> Reducer[Any]:
+    """The reducer that fits the likelihood; `keep` what each draw said, draws being of so many modes in turn."""
     if isinstance(likelihood, Categorical):
-        return Classes(likelihood, keep, scale)
+        return Classes(likelihood, keep, scale, modes)
     if isinstance(likelihood, (Homoscedastic, Heteroscedastic)):
-        return Normals(likelihood, keep, scale)
+        return Normals(likelihood, keep, scale, modes)
     return AnyOutputs(likelihood, keep, scale)

@@ -26,6 +26,8 @@ def class_scores(answer: Predictive, labels: Tensor, *, ignore_index: int = -100
         "entropy": answer.entropy[counted].mean().item(),
         "epistemic": answer.epistemic[counted].mean().item(),
     }
+    if answer.between_modes is not None:
+        found["between_modes"] = answer.between_modes[counted].mean().item()
     if answer.passes is not None:
         found["passes"] = answer.passes[counted].double().mean().item()
     if answer.sets is not None:
