@@ -16,13 +16,16 @@ from pocketbayes.artifact.format import encode
 from pocketbayes.artifact.from_pocket import from_pocket, require_match
 from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import Plain, Pocket, Precision, resolve
-from pocketbayes.artifact.reader import MAX_WEIGHTS, decode
+from pocketbayes.artifact.reader import decode
 from pocketbayes.artifact.to_graph import Exported, export_or_warn, plain_of, with_graph
 from pocketbayes.artifact.to_pocket import to_pocket
+from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Moments
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.prediction.scales import give_scales, read_scales
 from pocketbayes.runs.files import write_atomically
 
+USUAL_MODES = 8  # more are loaded where the caller allows for them
 NOISE_TABLES = 1 << 20  # numbers that a file may hold beside the model's own: the law of a measured device
 
 
@@ -52,7 +55,8 @@ def save(
     Args:
         precision: bits of each number; 16 by default (relative error 2^-11, sigmas 2^-9), `FLOAT32` for all 32.
         priors: store the priors too, for those who train on.
-        metadata: anything JSON: class names, normalisation, a threshold.
+        metadata: anything JSON: class names, normalisation, a threshold. What `calibrate` and `conformal` have found is
+            added to it.
         example: inputs that the model takes, a tensor or a tuple or dict of them: the file gets the network's graph,
             and answers without torch. A network that cannot be exported is saved without, with a warning.
 
@@ -101,15 +105,17 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     """Rebuild a saved posterior in a freshly built, plain model of its architecture, in place.
 
     Everything in the file is checked, against itself and against the model, before the model is touched: an error
-    leaves it as it came.  Shared weights are never unpacked.
+    leaves it as it came.  Shared weights are never unpacked.  The model answers with the temperatures in the file.
 
     Args:
         path: the file that `save` wrote.
         model: the plain architecture, on its device and in its type.
-        max_weights: refuse files with more elements; by default those of the model, and some for its noise.
+        max_weights: refuse files with more elements, in all modes; by default those of the model eight times, and some
+            for its noise.
 
     Returns:
-        The model that was given, Bayesian.
+        The model that was given, Bayesian; of a file with several modes `Modes`, the first of which is that model, and
+        the others copies of it.
 
     Example:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 3]))
@@ -121,18 +127,27 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     if stochastic_weights(model):
         raise ValueError("load needs the plain architecture, freshly built; this model is Bayesian already.")
     if max_weights is None:
-        max_weights = NOISE_TABLES + sum(t.numel() for t in chain(model.parameters(), model.buffers()))
-    return from_pocket(decode(path, max_weights=max_weights), model, str(path))
+        size = sum(t.numel() for t in chain(model.parameters(), model.buffers()))
+        max_weights = NOISE_TABLES + USUAL_MODES * size
+    pocket = decode(path, max_weights=max_weights)
+    try:
+        scales = read_scales(pocket.metadata)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: metadata: {error}") from error
+    loaded = from_pocket(pocket, model, str(path))
+    give_scales(loaded, scales)
+    return loaded
 
 
 def read(
-    path: str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS
+    path: str | os.PathLike[str], *, mode: int = 0, max_weights: int | None = None
 ) -> dict[str, Tensor | Moments[Tensor]]:
     """The tensors of a file without a model.
 
     Args:
         path: the file that `save` wrote.
-        max_weights: refuse files with more elements.
+        mode: whose tensors, of a posterior with several.
+        max_weights: refuse files with more elements; by default 2^20 and 256 more for each byte of the file.
 
     Returns:
         By name `Moments(mu, sigma)` in the tensor's shape (sigma is 0 where a weight is fixed), or a plain tensor.
@@ -144,6 +159,9 @@ def read(
         (torch.Size([3, 4]), torch.Size([3]))
     """
     pocket = decode(path, max_weights=max_weights)
+    if not 0 <= mode < len(pocket.modes):
+        raise ValueError(f"{path}: has the modes 0 to {len(pocket.modes) - 1}, not {mode}.")
+    pocket = pocket.mode(mode)
     found: dict[str, Tensor | Moments[Tensor]] = {}
     for name in pocket.tensors:
         mu, sigma = (_tensor(part, resolve(pocket, name).dtype) for part in moments_of(pocket, name))

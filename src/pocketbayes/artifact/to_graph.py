@@ -25,6 +25,7 @@ from pocketbayes.artifact.to_pocket import tensor_as_array, to_pocket
 from pocketbayes.errors import ArtifactError
 from pocketbayes.likelihood import Batch, output_tensor
 from pocketbayes.posterior.convert import to_deterministic
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.inputs import device_of, slices
 from pocketbayes.runs.files import write_atomically
@@ -83,7 +84,7 @@ def to_onnx(
     """Write the network as a plain ONNX file, for any runtime: with the means of its weights, or with one draw.
 
     Args:
-        model: a Bayesian model, at any stage.
+        model: a Bayesian model, at any stage; the means are those of its first mode.
         example: inputs that it takes, a tensor or a tuple or dict of them; two are enough. The file takes any number.
         seed, number: of the draw, the one that `one_draw(model, seed, number)` shows; without a seed, the means.
         logit_temperature: what the output is divided by, where it is logits.
@@ -98,15 +99,16 @@ def to_onnx(
         True
     """
     pocket = with_graph(to_pocket(model), model, example)
-    plain = to_deterministic(unwrap(model), seed, None if seed is None else number)
+    network = modes_of(model)[0] if seed is None else unwrap(model)
+    plain = to_deterministic(network, seed, None if seed is None else number)
     values = {name: tensor_as_array(tensor) for name, tensor in plain.state_dict().items()}
     write_atomically(path, portable(pocket, values, logit_temperature=logit_temperature))
     return Path(path)
 
 
 def plain_of(model: nn.Module) -> nn.Module:
-    """A plain copy in evaluation mode, with the means of the weights."""
-    model = unwrap(model)
+    """A plain copy in evaluation mode, with the means of the weights; of several modes the first."""
+    model = modes_of(model)[0]
     plain = to_deterministic(model) if stochastic_weights(model) else copy.deepcopy(model)
     return plain.eval()
 

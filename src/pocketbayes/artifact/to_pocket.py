@@ -15,7 +15,9 @@ from pocketbayes.artifact.pocket import Entry, Fixed, MeanField, Plain, Pocket, 
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
 from pocketbayes.posterior.fixed import FixedEntries
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian, sites, unwrap
+from pocketbayes.prediction.scales import scales_of
 from pocketbayes.sharing.shared import SharedWeight, TrainableCodebook
 
 
@@ -27,18 +29,19 @@ def to_pocket(
     metadata: Mapping[str, Any] | None = None,
 ) -> Pocket:
     """The model as arrays, tensor by tensor."""
-    model = unwrap(model)
-    found = require_bayesian(model)
+    networks, found = modes_of(model), require_bayesian(model)
     noise, extras = _describe_noise(found)
     book = _one_codebook(found)
+    tensors, *others = (_entries(network, priors) for network in networks)
     return Pocket(
-        tensors=_entries(model, priors),
+        tensors=tensors,
+        others=tuple(others),
         codebook=None if book is None else Codebook(tensor_as_array(book.mu), _sigma(book.rho)),
         noise=noise,
         extras=extras,
-        architecture=type(model).__mro__[0].__name__.removeprefix("Parametrized"),
+        architecture=type(networks[0]).__name__.removeprefix("Parametrized"),
         options={"tied_draws": True} if book is not None and book.tied else {},
-        metadata=dict(metadata or {}),
+        metadata={**(metadata or {}), **scales_of(unwrap(model)).metadata()},
         precision=precision,
         library=__version__,
     )
