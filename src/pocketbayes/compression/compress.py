@@ -26,6 +26,7 @@ from pocketbayes.artifact.store import save
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.job import CompressionJob, given_posterior, laplace_posterior
 from pocketbayes.compression.plan import Budget, Plan
+from pocketbayes.compression.post_training import answered, refit, renew_norms, share_untrained
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
@@ -76,13 +77,14 @@ def compress(
 
     Args:
         model: a plain network that is trained, or one that `bayesianize` converted.
-        train_loader: batches `(x, ..., y)`, or dicts with labels.
+        train_loader: batches `(x, ..., y)`, or dicts with labels; with `epochs=0` also inputs alone.
         path: the file to write.
         validation_loader: data held out of training; needed for a budget of loss, and for the report's metrics.
         max_bytes, max_accuracy_drop, max_nll_rise: the budget, exactly one of them: bytes (a number, or "90KB"),
             a fraction of the examples, or nats.
         plan: how to go about it.
-        teacher: whose answers have `plan.distillation` of the targets, one network or several; the model by default.
+        teacher: whose answers have `plan.distillation` of the targets, or with `epochs=0` are the targets: one network
+            or several; the model by default.
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).
         num_data: examples in the training set; told by the loader's data set where it has a length.
@@ -108,12 +110,16 @@ def compress(
         raise ValueError("compress: a budget of loss is judged on validation data. Pass validation_loader=.")
     if plan.calibrate and validation_loader is None:
         raise ValueError("compress: sigmas are calibrated on validation data. Pass validation_loader=.")
-    if teacher is not None and not plan.distillation:
+    if teacher is not None and plan.epochs and not plan.distillation:
         raise ValueError("compress: the teacher has no fraction of the targets. Pass Plan(distillation=0.5).")
+    if not plan.epochs and plan.posterior_epochs:
+        raise ValueError("compress: epochs=0 is compression without training. Leave posterior_epochs at 0.")
     require_writable(path)
     model = unwrap(model)
-    teachers = several(model if teacher is None else teacher) if plan.distillation else []
+    teachers = several(model if teacher is None else teacher) if plan.distillation or not plan.epochs else []
     likelihood = None if likelihood is None else as_likelihood(likelihood)
+    if not plan.epochs:
+        train_loader = answered(train_loader, teachers, likelihood, batches=plan.fisher_batches)
     job = CompressionJob(
         model=model,
         train_loader=train_loader,
@@ -141,7 +147,7 @@ def compress(
 def _lessons(
     loader: Iterable[Any], teachers: list[nn.Module], plan: Plan, likelihood: Likelihood | None
 ) -> Iterable[Any]:
-    if not teachers:
+    if not teachers or not plan.epochs:
         return loader
     return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood)
 
@@ -241,20 +247,12 @@ class _Stages:
                 f"max_bytes={max_bytes:,} cannot be met: with a single component, all that is not a label takes "
                 f"{smallest:,} bytes. Ask for more, or lower the precision of the deterministic tensors."
             )
-        make_latent(self.job.model, plan.components)
-        steering = Steering(
-            self.job.model,
-            Rate(components=plan.components),
-            max_bytes=max_bytes,
-            smallest=smallest,
-            size_of=self.final_size,
-            renew_every=plan.renew_every,
-            anneal=plan.anneal,
-        )
-        self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
-        self.distortion = steering.freeze()
+        if plan.epochs:
+            self._train_within(max_bytes, smallest, name)
+        else:
+            self._label_within(max_bytes, smallest)
         shared = self.measure(name, started)
-        if plan.finetune_epochs:
+        if plan.finetune_epochs and plan.epochs:
             self._finetune(max_bytes, f"{name}-finetune", shared)
         if plan.calibrate:
             started = time.monotonic()
@@ -269,6 +267,42 @@ class _Stages:
             )
             self.measure("calibration", started, f"sigmas times {found.factor:.3f}")
         return self.report.stages[-1].metrics
+
+    def _train_within(self, max_bytes: int, smallest: int, name: str) -> None:
+        """Training that alternates with new labels, which are then frozen."""
+        plan = self.job.plan
+        make_latent(self.job.model, plan.components)
+        steering = Steering(
+            self.job.model,
+            Rate(components=plan.components),
+            max_bytes=max_bytes,
+            smallest=smallest,
+            size_of=self.final_size,
+            renew_every=plan.renew_every,
+            anneal=plan.anneal,
+        )
+        self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
+        self.distortion = steering.freeze()
+
+    def _label_within(self, max_bytes: int, smallest: int) -> None:
+        """Labels without training, the norms' statistics and the values taken after them."""
+        job, plan = self.job, self.job.plan
+        limits = {"max_bytes": max_bytes, "smallest": smallest}
+        self.distortion = share_untrained(
+            job.model, job.train_loader, components=plan.components, size_of=self.size_of, **limits
+        )
+        renew_norms(job.model, job.train_loader)
+        before = copy.deepcopy(job.model)
+        refit(
+            job.model,
+            list(job.train_loader),
+            likelihood=job.likelihood,
+            epochs=plan.finetune_epochs,
+            lr=plan.finetune_lr,
+            progress=job.progress,
+        )
+        if self.size_of(job.model) > max_bytes:  # codes of labels follow the means
+            adopt(job.model, before)
 
     def _finetune(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
         """Stage 3: train all but the labels; taken back if validation data prefer what was before, or if it outgrows
