@@ -114,3 +114,44 @@ def test_values_move_only_for_the_better(trained: nn.Module, lr: float, moved: b
     given = copy.deepcopy(model.state_dict())
     refit(model, batches, likelihood=None, epochs=20, lr=lr, progress=False)
     assert moved == any(not torch.equal(v, given[k]) for k, v in model.state_dict().items())
+
+
+def few(n: int = 48) -> list[tuple[Tensor, Tensor]]:
+    x, y = images(n, 4)
+    return list(zip(x.split(16), y.split(16), strict=True))
+
+
+@pytest.mark.parametrize("lr", [0.2, 1e-4])
+def test_training_that_destroys_is_not_kept(trained: nn.Module, tmp_path: Path, lr: float) -> None:
+    """Few images and a large step: labels without training are what validation data prefer."""
+    model, held_out = copy.deepcopy(trained), [images(500, 5)]
+    report = pb.compress(
+        model,
+        few(),
+        path=tmp_path / "m.pocket",
+        validation_loader=held_out,
+        max_bytes=int(0.2 * fp32_bytes(trained)),
+        plan=pb.Plan(epochs=3, lr=lr),
+        progress=False,
+    )
+    before, stages = report.stages[0].metrics, {stage.name: stage for stage in report.stages}
+    assert report.stages[-2].metrics["accuracy"] > before["accuracy"] - 0.03
+    assert not report.warnings
+    destroyed = stages["sharing"].metrics["accuracy"] < before["accuracy"] - 0.1
+    assert destroyed == (lr == 0.2)
+    if destroyed:
+        assert stages["untrained"].note == ""
+
+
+def test_a_file_that_is_clearly_worse_says_so(trained: nn.Module, tmp_path: Path) -> None:
+    report = pb.compress(
+        copy.deepcopy(trained),
+        few(),
+        path=tmp_path / "m.pocket",
+        validation_loader=[images(500, 5)],
+        max_bytes=int(0.09 * fp32_bytes(trained)),
+        plan=PLAN,
+        progress=False,
+    )
+    (warning,) = report.warnings
+    assert "accuracy fell" in warning and f"warning: {warning}" in str(report)

@@ -48,6 +48,7 @@ from pocketbayes.training.fit import fit
 
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
+LOST = 0.01  # nats of validation NLL, beyond which training is compared with labels that took none
 RESERVE = (
     256  # one in so many bytes, where labels cost more or less as fine-tuning moves the means around them
 )
@@ -171,6 +172,9 @@ def _claimed(
     return claimed(Path(folder), facts, advice=advice)
 
 
+_Kept = tuple[nn.Module, Likelihood | None]
+
+
 class _Stages:
     """One run of `compress`, stage by stage."""
 
@@ -180,12 +184,13 @@ class _Stages:
         self.report = CompressionReport(plain_bytes=4 * sum(t.numel() for t in tensors))
         self.distortion = 0.0  # of the last sharing, nats of free energy
         self.temperature = 1.0  # of the posterior, from stage 1 on
+        self.start: dict[str, float] = {}  # what validation data say of the model as it came
 
     def run(self, path: str | os.PathLike[str]) -> None:
         """All stages, in order."""
         job = self.job
-        metrics = self.measure("start")
-        if job.budget.max_accuracy_drop is not None and "accuracy" not in metrics:
+        self.start = self.measure("start")
+        if job.budget.max_accuracy_drop is not None and "accuracy" not in self.start:
             raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
         self.find_posterior()
         if job.budget.bytes is not None:
@@ -247,13 +252,16 @@ class _Stages:
                 f"max_bytes={max_bytes:,} cannot be met: with a single component, all that is not a label takes "
                 f"{smallest:,} bytes. Ask for more, or lower the precision of the deterministic tensors."
             )
+        before = copy.deepcopy((self.job.model, self.job.likelihood))
         if plan.epochs:
             self._train_within(max_bytes, smallest, name)
         else:
-            self._label_within(max_bytes, smallest)
+            self._label_within(max_bytes, smallest, list(self.job.train_loader))
         shared = self.measure(name, started)
         if plan.finetune_epochs and plan.epochs:
             self._finetune(max_bytes, f"{name}-finetune", shared)
+        if plan.epochs and shared and self.report.stages[-1].metrics["nll"] > self.start["nll"] + LOST:
+            self._compare_untrained(max_bytes, smallest, before)
         if plan.calibrate:
             started = time.monotonic()
             assert self.job.validation_loader is not None
@@ -284,18 +292,22 @@ class _Stages:
         self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
         self.distortion = steering.freeze()
 
-    def _label_within(self, max_bytes: int, smallest: int) -> None:
+    def _label_within(self, max_bytes: int, smallest: int, batches: list[Any]) -> None:
         """Labels without training, the norms' statistics and the values taken after them."""
         job, plan = self.job, self.job.plan
-        limits = {"max_bytes": max_bytes, "smallest": smallest}
         self.distortion = share_untrained(
-            job.model, job.train_loader, components=plan.components, size_of=self.size_of, **limits
+            job.model,
+            batches,
+            components=plan.components,
+            max_bytes=max_bytes,
+            smallest=smallest,
+            size_of=self.size_of,
         )
-        renew_norms(job.model, job.train_loader)
+        renew_norms(job.model, batches)
         before = copy.deepcopy(job.model)
         refit(
             job.model,
-            list(job.train_loader),
+            batches,
             likelihood=job.likelihood,
             epochs=plan.finetune_epochs,
             lr=plan.finetune_lr,
@@ -304,12 +316,27 @@ class _Stages:
         if self.size_of(job.model) > max_bytes:  # codes of labels follow the means
             adopt(job.model, before)
 
+    def _compare_untrained(self, max_bytes: int, smallest: int, posterior: _Kept) -> None:
+        """Where training lost much, labels without training may lose less: with few data, above all."""
+        started, job, distortion = time.monotonic(), self.job, self.distortion
+        trained, metrics = copy.deepcopy((job.model, job.likelihood)), self.report.stages[-1].metrics
+        self._take(copy.deepcopy(posterior))
+        teachers, most = [posterior[0]], job.plan.fisher_batches
+        self._label_within(
+            max_bytes, smallest, answered(job.train_loader, teachers, job.likelihood, batches=most)
+        )
+        if self.measure("untrained", started)["nll"] >= metrics["nll"]:
+            self._take(trained)
+            self.distortion = distortion
+            why = f"taken back: nll {self.report.stages[-1].metrics['nll']:.4f}"
+            self.report.stages[-1] = self.report.stages[-1]._replace(metrics=metrics, note=why)
+
     def _finetune(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
         """Stage 3: train all but the labels; taken back if validation data prefer what was before, or if it outgrows
         the budget.
         """
         started, plan = time.monotonic(), self.job.plan
-        model, likelihood = copy.deepcopy((self.job.model, self.job.likelihood))
+        shared = copy.deepcopy((self.job.model, self.job.likelihood))
         settings = {
             "lr": plan.finetune_lr,
             "rho_lr": plan.finetune_lr,
@@ -323,10 +350,15 @@ class _Stages:
         elif after and after["nll"] > before["nll"]:
             why = f"taken back: nll {after['nll']:.4f}"
         if why:
-            adopt(self.job.model, model)
-            if self.job.likelihood is not None and likelihood is not None:
-                self.job.likelihood.load_state_dict(likelihood.state_dict())
+            self._take(shared)
             self.report.stages[-1] = self.report.stages[-1]._replace(metrics=before, note=why)
+
+    def _take(self, kept: _Kept) -> None:
+        """Be again what was kept."""
+        model, likelihood = kept
+        adopt(self.job.model, model)
+        if self.job.likelihood is not None and likelihood is not None:
+            self.job.likelihood.load_state_dict(likelihood.state_dict())
 
     def search(self) -> None:
         """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
