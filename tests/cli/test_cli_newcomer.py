@@ -14,7 +14,7 @@ from PIL import Image
 
 from cli_runs import complaint, result, run
 from pocketbayes import artifact
-from pocketbayes.cli.record import warnings_of
+from pocketbayes.compression.stages import warnings_of
 from pocketbayes.data import formats
 from pocketbayes.prediction import predict as prediction
 

@@ -332,11 +332,7 @@ def test_the_budget_is_used(
 
 
 NOT_A_PLAN = [
-    *(
-        {name: value}
-        for name in ("epochs", "components", "tries", "samples")
-        for value in (0, 1.5, float("nan"))
-    ),
+    *({name: value} for name in ("components", "tries", "samples") for value in (0, 1.5, float("nan"))),
     *(
         {name: value}
         for name in ("lr", "rho_lr", "finetune_lr")
@@ -347,6 +343,8 @@ NOT_A_PLAN = [
     {"temperature": float("nan")},
     {"noise_cost": 0.0},
     {"noise_cost": -0.1},
+    {"epochs": -1},
+    {"epochs": 1.5},
     {"finetune_epochs": -1},
     {"posterior_epochs": 0.5},
     {"fisher_batches": 0},

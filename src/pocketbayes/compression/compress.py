@@ -27,6 +27,7 @@ from pocketbayes.artifact.to_graph import Exported, export_or_warn
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.job import CompressionJob, given_posterior, laplace_posterior
 from pocketbayes.compression.plan import Budget, Plan
+from pocketbayes.compression.post_training import answered, refit, renew_norms, share_untrained
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
@@ -51,6 +52,7 @@ from pocketbayes.training.fit import fit
 _RESERVED = Scales(Scale(0.8713), Scale(0.9362))  # temperatures with as many digits as they may have
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
+LOST = 0.01  # nats of validation NLL, beyond which training is compared with labels that took none
 RESERVE = (
     256  # one in so many bytes, where labels cost more or less as fine-tuning moves the means around them
 )
@@ -81,13 +83,14 @@ def compress(
 
     Args:
         model: a plain network that is trained, or one that `bayesianize` converted.
-        train_loader: batches `(x, ..., y)`, or dicts with labels.
+        train_loader: batches `(x, ..., y)`, or dicts with labels; with `epochs=0` also inputs alone.
         path: the file to write.
         validation_loader: data held out of training; needed for a budget of loss, and for the report's metrics.
         max_bytes, max_accuracy_drop, max_nll_rise: the budget, exactly one of them: bytes (a number, or "90KB"),
             a fraction of the examples, or nats.
         plan: how to go about it.
-        teacher: whose answers have `plan.distillation` of the targets, one network or several; the model by default.
+        teacher: whose answers have `plan.distillation` of the targets, or with `epochs=0` are the targets: one network
+            or several; the model by default.
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).
         num_data: examples in the training set; told by the loader's data set where it has a length.
@@ -115,12 +118,16 @@ def compress(
         raise ValueError("compress: a budget of loss is judged on validation data. Pass validation_loader=.")
     if plan.calibrate and validation_loader is None:
         raise ValueError("compress: sigmas are calibrated on validation data. Pass validation_loader=.")
-    if teacher is not None and not plan.distillation:
+    if teacher is not None and plan.epochs and not plan.distillation:
         raise ValueError("compress: the teacher has no fraction of the targets. Pass Plan(distillation=0.5).")
+    if not plan.epochs and plan.posterior_epochs:
+        raise ValueError("compress: epochs=0 is compression without training. Leave posterior_epochs at 0.")
     require_writable(path)
     model = unwrap(model)
-    teachers = several(model if teacher is None else teacher) if plan.distillation else []
+    teachers = several(model if teacher is None else teacher) if plan.distillation or not plan.epochs else []
     likelihood = None if likelihood is None else as_likelihood(likelihood)
+    if not plan.epochs:
+        train_loader = answered(train_loader, teachers, likelihood, batches=plan.fisher_batches)
     job = CompressionJob(
         model=model,
         train_loader=train_loader,
@@ -151,7 +158,7 @@ def compress(
 def _lessons(
     loader: Iterable[Any], teachers: list[nn.Module], plan: Plan, likelihood: Likelihood | None
 ) -> Iterable[Any]:
-    if not teachers:
+    if not teachers or not plan.epochs:
         return loader
     return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood)
 
@@ -175,6 +182,9 @@ def _claimed(
     return claimed(Path(folder), facts, advice=advice)
 
 
+_Kept = tuple[nn.Module, Likelihood | None]
+
+
 class _Stages:
     """One run of `compress`, stage by stage."""
 
@@ -185,12 +195,13 @@ class _Stages:
         self.distortion = 0.0  # of the last sharing, nats of free energy
         self.temperature = 1.0  # of the posterior, from stage 1 on
         self.graph = Exported(b"")
+        self.start: dict[str, float] = {}  # what validation data say of the model as it came
 
     def run(self, path: str | os.PathLike[str]) -> None:
         """All stages, in order."""
         job = self.job
-        metrics = self.measure("start")
-        if job.budget.max_accuracy_drop is not None and "accuracy" not in metrics:
+        self.start = self.measure("start")
+        if job.budget.max_accuracy_drop is not None and "accuracy" not in self.start:
             raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
         self.find_posterior()
         self.graph = self.export()
@@ -262,21 +273,16 @@ class _Stages:
                 f"max_bytes={max_bytes:,} cannot be met: with a single component, all that is not a label takes "
                 f"{smallest:,} bytes{graph}. Ask for more, or lower the precision of the deterministic tensors."
             )
-        make_latent(self.job.model, plan.components)
-        steering = Steering(
-            self.job.model,
-            Rate(components=plan.components),
-            max_bytes=max_bytes,
-            smallest=smallest,
-            size_of=self.final_size,
-            renew_every=plan.renew_every,
-            anneal=plan.anneal,
-        )
-        self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
-        self.distortion = steering.freeze()
+        before = copy.deepcopy((self.job.model, self.job.likelihood))
+        if plan.epochs:
+            self._train_within(max_bytes, smallest, name)
+        else:
+            self._label_within(max_bytes, smallest, list(self.job.train_loader))
         shared = self.measure(name, started)
-        if plan.finetune_epochs:
+        if plan.finetune_epochs and plan.epochs:
             self._finetune(max_bytes, f"{name}-finetune", shared)
+        if plan.epochs and shared and self.report.stages[-1].metrics["nll"] > self.start["nll"] + LOST:
+            self._compare_untrained(max_bytes, smallest, before)
         if plan.calibrate:
             started = time.monotonic()
             assert self.job.validation_loader is not None
@@ -292,12 +298,67 @@ class _Stages:
             self.measure("calibration", started, f"sigmas times {found.factor:.3f}; {told}")
         return self.report.stages[-1].metrics
 
+    def _train_within(self, max_bytes: int, smallest: int, name: str) -> None:
+        """Training that alternates with new labels, which are then frozen."""
+        plan = self.job.plan
+        make_latent(self.job.model, plan.components)
+        steering = Steering(
+            self.job.model,
+            Rate(components=plan.components),
+            max_bytes=max_bytes,
+            smallest=smallest,
+            size_of=self.final_size,
+            renew_every=plan.renew_every,
+            anneal=plan.anneal,
+        )
+        self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
+        self.distortion = steering.freeze()
+
+    def _label_within(self, max_bytes: int, smallest: int, batches: list[Any]) -> None:
+        """Labels without training, the norms' statistics and the values taken after them."""
+        job, plan = self.job, self.job.plan
+        self.distortion = share_untrained(
+            job.model,
+            batches,
+            components=plan.components,
+            max_bytes=max_bytes,
+            smallest=smallest,
+            size_of=self.size_of,
+        )
+        renew_norms(job.model, batches)
+        before = copy.deepcopy(job.model)
+        refit(
+            job.model,
+            batches,
+            likelihood=job.likelihood,
+            epochs=plan.finetune_epochs,
+            lr=plan.finetune_lr,
+            progress=job.progress,
+        )
+        if self.size_of(job.model) > max_bytes:  # codes of labels follow the means
+            adopt(job.model, before)
+
+    def _compare_untrained(self, max_bytes: int, smallest: int, posterior: _Kept) -> None:
+        """Where training lost much, labels without training may lose less: with few data, above all."""
+        started, job, distortion = time.monotonic(), self.job, self.distortion
+        trained, metrics = copy.deepcopy((job.model, job.likelihood)), self.report.stages[-1].metrics
+        self._take(copy.deepcopy(posterior))
+        teachers, most = [posterior[0]], job.plan.fisher_batches
+        self._label_within(
+            max_bytes, smallest, answered(job.train_loader, teachers, job.likelihood, batches=most)
+        )
+        if self.measure("untrained", started)["nll"] >= metrics["nll"]:
+            self._take(trained)
+            self.distortion = distortion
+            why = f"taken back: nll {self.report.stages[-1].metrics['nll']:.4f}"
+            self.report.stages[-1] = self.report.stages[-1]._replace(metrics=metrics, note=why)
+
     def _finetune(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
         """Stage 3: train all but the labels; taken back if validation data prefer what was before, or if it outgrows
         the budget.
         """
         started, plan = time.monotonic(), self.job.plan
-        model, likelihood = copy.deepcopy((self.job.model, self.job.likelihood))
+        shared = copy.deepcopy((self.job.model, self.job.likelihood))
         settings = {
             "lr": plan.finetune_lr,
             "rho_lr": plan.finetune_lr,
@@ -311,10 +372,15 @@ class _Stages:
         elif after and after["nll"] > before["nll"]:
             why = f"taken back: nll {after['nll']:.4f}"
         if why:
-            adopt(self.job.model, model)
-            if self.job.likelihood is not None and likelihood is not None:
-                self.job.likelihood.load_state_dict(likelihood.state_dict())
+            self._take(shared)
             self.report.stages[-1] = self.report.stages[-1]._replace(metrics=before, note=why)
+
+    def _take(self, kept: _Kept) -> None:
+        """Be again what was kept."""
+        model, likelihood = kept
+        adopt(self.job.model, model)
+        if self.job.likelihood is not None and likelihood is not None:
+            self.job.likelihood.load_state_dict(likelihood.state_dict())
 
     def search(self) -> None:
         """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
