@@ -96,9 +96,14 @@ def add_graph(path: str | os.PathLike[str], model: nn.Module, example: Any) -> S
         >>> "GRAF" in pb.add_graph("mlp.pocket", pb.nets.mlp([4, 16, 3]), torch.ones(1, 4)).sections
         True
     """
-    pocket, plain = decode(path), plain_of(model)
-    require_match(str(path), pocket, plain)
-    return write(with_graph(pocket, plain, example), path)
+    return write(graphed(decode(path), model, example, str(path)), path)
+
+
+def graphed(pocket: Pocket, model: nn.Module, example: Any, where: str = "pocket") -> Pocket:
+    """The pocket with the graph of a model that was seen to be of its architecture."""
+    plain = plain_of(model)
+    require_match(where, pocket, plain)
+    return with_graph(pocket, plain, example)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | None = None) -> nn.Module:

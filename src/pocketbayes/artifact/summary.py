@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pocketbayes.artifact import codec, context, numbers
-from pocketbayes.artifact.pocket import Entry, Plain, Shared, Tied, free_of, size_of
+from pocketbayes.artifact import codec, context, graph, numbers
+from pocketbayes.artifact.graph import Port
+from pocketbayes.artifact.pocket import Entry, Plain, Pocket, Shared, Tied, free_of, size_of
 from pocketbayes.artifact.reader import Parsed, parse
 
 
@@ -32,6 +33,16 @@ class TensorSummary(NamedTuple):
         return self.bits / max(1, self.modes * math.prod(self.shape))
 
 
+class GraphSummary(NamedTuple):
+    """The network's graph."""
+
+    bytes: int  # of its section
+    nodes: int
+    opset: int
+    inputs: list[Port]
+    outputs: list[Port]
+
+
 class Summary(NamedTuple):
     """A file at a glance."""
 
@@ -42,6 +53,7 @@ class Summary(NamedTuple):
     codebook: int  # K
     tables: int
     modes: int
+    graph: GraphSummary | None
     tensors: list[TensorSummary]
     noise: dict[str, Any]
     architecture: dict[str, Any] | str
@@ -61,12 +73,20 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int | None =
         codebook=pocket.codebook.components if pocket.codebook else 0,
         tables=len(parsed.coded.tables),
         modes=len(pocket.modes),
+        graph=_graph(pocket),
         tensors=_tensors(parsed),
         noise=pocket.noise,
         architecture=pocket.architecture,
         options=pocket.options,
         metadata=pocket.metadata,
     )
+
+
+def _graph(pocket: Pocket) -> GraphSummary | None:
+    if not pocket.graph:
+        return None
+    found = graph.read(pocket)
+    return GraphSummary(len(pocket.graph), found.nodes, found.opset, found.inputs, found.outputs)
 
 
 def _tensors(parsed: Parsed) -> list[TensorSummary]:

@@ -205,13 +205,15 @@ def _finished(
 
 def _save(out: Path, trained: Predictor, *, bayesian: bool) -> None:
     """The posterior with its priors as a pocket file, or the plain weights as safetensors; both with the card."""
+    import torch
     from safetensors.torch import save as to_bytes
 
     from pocketbayes.artifact.store import save
 
     model, metadata = trained.model, trained.card.metadata()
     if bayesian:
-        save(model, out, priors=True, metadata=metadata)
+        example = torch.zeros(2, *trained.card.shape)
+        save(model, out, priors=True, metadata=metadata, example=example)
         return
     state = {name: t.contiguous().clone() for name, t in model.state_dict().items()}
     write_atomically(out, to_bytes(state, metadata={"pocketbayes": json.dumps(finite(metadata))}))
