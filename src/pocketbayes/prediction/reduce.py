@@ -94,8 +94,8 @@ class Sums:
         return known
 
     def error(self, rows: Tensor) -> Tensor:
-        """Standard error of the mean probabilities, as a length over the classes, [n]; infinite for few draws, and where
-        there are more of one mode than of another.
+        """Standard error of the mean probabilities, as a length over the classes, [n]; infinite for few draws, and
+        where there are more of one mode than of another.
         """
         n = self.drawn[:, rows].sum(0).double()
         total = self.of_mode[:, rows].sum(0)
