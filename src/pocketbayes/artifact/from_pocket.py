@@ -48,7 +48,7 @@ def from_pocket(pocket: Pocket, model: nn.Module, where: str = "pocket") -> nn.M
 
     Of several modes the model becomes the first, and copies of it the others.
     """
-    _require_match(where, pocket, model)
+    require_match(where, pocket, model)
     networks = [model, *(copy.deepcopy(model) for _ in pocket.others)]
     common = _Common(pocket, noise_of(pocket))
     plans = [_planned(pocket.mode(mode), network, common) for mode, network in enumerate(networks)]
@@ -227,7 +227,7 @@ def _require_finite(name: str, like: Tensor, parts: Mapping[str, Tensor]) -> Non
 # --- does the file fit the model? --------------------------------------------------------------------------------
 
 
-def _require_match(where: str, pocket: Pocket, model: nn.Module) -> None:
+def require_match(where: str, pocket: Pocket, model: nn.Module) -> None:
     """The file's tensors must be the model's, by name and shape, and random ones tied where they are in the file."""
     state = {n: t for n, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
     learnable = {p.path for p in parameters_with_owners(model) if p.tensor.is_floating_point()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact.dense import moments_of
 from pocketbayes.artifact.format import encode
-from pocketbayes.artifact.from_pocket import from_pocket
+from pocketbayes.artifact.from_pocket import from_pocket, require_match
 from pocketbayes.artifact.numbers import Array
-from pocketbayes.artifact.pocket import Plain, Precision, resolve
+from pocketbayes.artifact.pocket import Plain, Pocket, Precision, resolve
 from pocketbayes.artifact.reader import decode
+from pocketbayes.artifact.to_graph import Exported, export_or_warn, plain_of, with_graph
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Moments
@@ -32,10 +34,11 @@ class Saved(NamedTuple):
 
     total: int  # bytes of the file
     sections: dict[str, int]  # bytes by section
+    no_graph: str = ""  # why the network's graph is not in the file, though an example was given
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {size:,}" for name, size in self.sections.items())
-        return f"{self.total:,} bytes ({parts})"
+        return f"{self.total:,} bytes ({parts})" + (f"; no graph: {self.no_graph}" if self.no_graph else "")
 
 
 def save(
@@ -45,6 +48,7 @@ def save(
     precision: Precision = Precision(),
     priors: bool = False,
     metadata: Mapping[str, Any] | None = None,
+    example: Any = None,
 ) -> Saved:
     """Write the posterior to one file, atomically; a model of any kind, at any stage.
 
@@ -53,6 +57,8 @@ def save(
         priors: store the priors too, for those who train on.
         metadata: anything JSON: class names, normalisation, a threshold. What `calibrate` and `conformal` have found is
             added to it.
+        example: inputs that the model takes, a tensor or a tuple or dict of them: the file gets the network's graph,
+            and answers without torch. A network that cannot be exported is saved without, with a warning.
 
     Returns:
         Bytes of the file, in all and by section.
@@ -62,9 +68,37 @@ def save(
         >>> saved = pb.save(model, "mlp.pocket", metadata={"classes": ["cat", "dog"]})
         >>> loaded = pb.load("mlp.pocket", pb.nets.mlp([16, 64, 8]))
     """
-    encoded = encode(to_pocket(model, precision=precision, priors=priors, metadata=metadata))
+    pocket = to_pocket(model, precision=precision, priors=priors, metadata=metadata)
+    found = Exported(b"") if example is None else export_or_warn(pocket, model, example)
+    return write(replace(pocket, graph=found.graph), path, found.why_not)
+
+
+def write(pocket: Pocket, path: str | os.PathLike[str], no_graph: str = "") -> Saved:
+    """Write what `save` would."""
+    encoded = encode(pocket)
     write_atomically(path, encoded.data)
-    return Saved(len(encoded.data), encoded.sizes)
+    return Saved(len(encoded.data), encoded.sizes, no_graph)
+
+
+def add_graph(path: str | os.PathLike[str], model: nn.Module, example: Any) -> Saved:
+    """Give a file the graph of its network, in place; all else in it stays.
+
+    Args:
+        path: the file that `save` wrote.
+        model: the architecture, plain or with the file loaded.
+        example: inputs that it takes, a tensor or a tuple or dict of them; two are enough.
+
+    Returns:
+        Bytes of the file, in all and by section. ArtifactError if the network cannot be exported.
+
+    Example:
+        >>> _ = pb.save(pb.bayesianize(pb.nets.mlp([4, 16, 3])), "mlp.pocket")
+        >>> "GRAF" in pb.add_graph("mlp.pocket", pb.nets.mlp([4, 16, 3]), torch.ones(1, 4)).sections
+        True
+    """
+    pocket, plain = decode(path), plain_of(model)
+    require_match(str(path), pocket, plain)
+    return write(with_graph(pocket, plain, example), path)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | None = None) -> nn.Module:

@@ -26,6 +26,7 @@ SECTIONS: dict[str, str] = WORDS["sections"]
 SETTINGS: dict[str, str] = WORDS["settings"]
 FIGURES: dict[str, dict[str, str]] = WORDS["figures"]
 PLANE: dict[str, str] = WORDS["plane"]
+COLOURS: dict[str, str] = WORDS["colours"]
 
 
 class Change(NamedTuple):

@@ -162,8 +162,8 @@ def fit_map(
         loader: batches `(x, ..., y)`, or dicts with labels; with a length.
         epochs: passes over the loader.
         prior: of a plain model's weights, e.g. `ZeroMean(0.1)`.
-        likelihood, num_data, lr, optimizer, schedule, clip, accumulate, autocast, validation, patience, checkpoint,
-            checkpoint_seconds, seed, progress, on_epoch: as in `fit`.
+
+    All other arguments are those of `fit`.
 
     Returns:
         The history, as of `fit`; its `kl` is -ln p(w) without its constant, nats.
