@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.artifact.card import Card
+from pocketbayes.data import DataSet
 from pocketbayes.data.inputs import arranged
 from pocketbayes.prediction.answer import Predictive, Regression, in_units
+from pocketbayes.prediction.answering import Samples
+from pocketbayes.prediction.conformal import conformal
 from pocketbayes.prediction.evaluate import Evaluation
 from pocketbayes.prediction.predict import predict
+from pocketbayes.prediction.scales import scales_of
 from pocketbayes.prediction.score import NORMAL_95, class_scores, ood_scores, regression_scores
 from pocketbayes.prediction.threshold import selective
 
@@ -64,20 +68,29 @@ class Predictor:
     card: Card
 
     def predict(
-        self, x: Any, *, samples: int = 30, seed: int = 0, progress: bool = False
+        self,
+        x: Any,
+        *,
+        samples: Samples = 30,
+        tolerance: float | None = None,
+        seed: int = 0,
+        progress: bool = False,
     ) -> ClassAnswers | ValueAnswers:
         """What the network says about raw inputs: a `ClassAnswers`, or a `ValueAnswers` for regression.
 
         Args:
             x: an array or tensor of inputs in the units of the training data, [N, *shape] or one of them; images may
                 have their channels last. They are scaled as the card says.
-            samples, seed: draws of the weights, and where their random numbers start.
+            samples, tolerance: draws of the weights, "mean" for one pass through the means, "auto" for as many draws as
+                each input needs, as in `pb.predict`.
+            seed: where their random numbers start.
         """
         card = self.card
         answer = predict(
             self.model,
             card.scaling.apply(_raw(x, card.shape)),
             samples=samples,
+            tolerance=tolerance,
             seed=seed,
             likelihood=card.likelihood(),
             draws=card.classes is None,
@@ -91,7 +104,7 @@ class Predictor:
         return ClassAnswers(**vars(answer), classes=known or (), threshold=card.unsure)
 
     def evaluate(
-        self, x: Any, y: Any, *, ood: Any = None, samples: int = 30, seed: int = 0, progress: bool = False
+        self, x: Any, y: Any, *, ood: Any = None, samples: Samples = 30, seed: int = 0, progress: bool = False
     ) -> Evaluation:
         """How good and how honest the answers are: accuracy, NLL, ECE, Brier score ...; of a regression RMSE, NLL,
         sigmas and how often 95 % intervals hold the truth, in the units of the data.
@@ -109,6 +122,16 @@ class Predictor:
             assert isinstance(outside, ClassAnswers)
             found |= ood_scores(answer, outside)
         return found
+
+
+def with_sets(
+    predictor: Predictor, validation: DataSet, alpha: float, *, samples: int = 30, seed: int = 0
+) -> Predictor:
+    """The same with prediction sets, or intervals, that miss the truth with probability alpha; the model is changed."""
+    data = validation.batches(256)
+    likelihood = predictor.card.likelihood()
+    conformal(predictor.model, data, alpha=alpha, likelihood=likelihood, samples=samples, seed=seed)
+    return replace(predictor, card=predictor.card._replace(scales=scales_of(predictor.model)))
 
 
 def score(answer: ClassAnswers | ValueAnswers, y: Tensor) -> Evaluation:

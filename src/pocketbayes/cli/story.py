@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pocketbayes.artifact.predictor import Predictor
     from pocketbayes.data import DataSet
+    from pocketbayes.prediction.answering import Samples
 
 
 def write_story(
@@ -23,7 +24,7 @@ def write_story(
     ood: DataSet | None = None,
     record: Mapping[str, Any] | None = None,
     figures: Path | None = None,
-    samples: int = 30,
+    samples: Samples = 30,
     seed: int = 0,
 ) -> list[Path]:
     """Write the page, and its figures to a folder if one is named; returns what was written."""
