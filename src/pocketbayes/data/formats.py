@@ -53,7 +53,7 @@ def read_idx(path: Path) -> Array:
 def _bounded(file: Any, path: Path, size: int | None = None) -> bytes:
     """The rest of a stream, or `size` bytes of it, if that is no more than a file as long as this one may unfold to."""
     limit = max(_INFLATED, _RATIO * path.stat().st_size)
-    data = file.read(limit + 1 if size is None else min(size, limit + 1))
+    data: bytes = file.read(limit + 1 if size is None else min(size, limit + 1))
     if len(data) > limit:
         raise ValueError(f"{path}: unfolds to more than {limit:,} bytes. It is not what its name says.")
     return data
