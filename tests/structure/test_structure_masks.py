@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketbayes.drawing import masks
 from pocketbayes.structure import (
     MAP,
     Constant,
@@ -22,7 +23,6 @@ from pocketbayes.structure import (
     count_fixed,
     fix_weights,
     mask_from_rule,
-    masks,
     random_signs,
 )
 

@@ -19,6 +19,7 @@ from pocketbayes.artifact.plain_weights import is_pocket, load_weights
 from pocketbayes.artifact.predictor import Predictor
 from pocketbayes.artifact.reader import read_header
 from pocketbayes.artifact.store import load
+from pocketbayes.prediction.scales import give_scales
 
 Net = str | nn.Module | Callable[..., nn.Module]
 Shapes = dict[str, tuple[int, ...]]  # of the file's tensors
@@ -52,9 +53,10 @@ def open(path: str | os.PathLike[str], net: Net | None = None) -> Predictor:
     path = Path(path)
     card, network = _planned(path, net)
     if is_pocket(path):
-        load(path, network)
+        network = load(path, network)
     else:
         load_weights(network, path)
+        give_scales(network, card.scales)
     return Predictor(model=network.eval(), card=card)
 
 
@@ -108,7 +110,7 @@ def _told_by_pocket(path: Path) -> tuple[dict[str, Any], Shapes]:
     where = str(path)
     data = read_file(path)
     head = read_header(disassemble(data, where), len(data), where)
-    return head.notes["metadata"], {row.name: row.shape for row in head.rows if row.kind != "t"}
+    return head.notes["metadata"], {row.name: row.shape for row in head.modes[0] if row.kind != "t"}
 
 
 def _told_by_safetensors(path: Path) -> tuple[dict[str, Any], Shapes]:

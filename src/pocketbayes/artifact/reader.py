@@ -75,10 +75,18 @@ def parse(source: bytes | str | os.PathLike[str], *, max_weights: int | None = N
     codebook = reader.codebook()
     coded, labels, components = reader.labels(codebook)
     streams = zip(labels, components, strict=True)
-    tensors = {row.name: reader.entry(row, codebook, streams) for row in head.rows}
+    modes = [{row.name: reader.entry(row, codebook, streams) for row in rows} for rows in head.modes]
     extras = {row.name: reader.plain("XTRA", row).values for row in head.extras}
     reader.finish()
-    pocket = Pocket(tensors=tensors, codebook=codebook, extras=extras, precision=head.precision, **head.notes)
+    pocket = Pocket(
+        tensors=modes[0],
+        others=tuple(modes[1:]),
+        codebook=codebook,
+        extras=extras,
+        precision=head.precision,
+        graph=bytes(parts.get("GRAF", b"")),
+        **head.notes,
+    )
     check(pocket)
     check_noise(pocket)
     return Parsed(pocket, coded, sizes_of(len(data), parts), version_of(data))
@@ -99,8 +107,10 @@ class _Reader:
         masks = sum((row.size + 7) // 8 for row in head.rows if row.masked)
         self.parts: dict[str, bytes | memoryview] = dict(parts)
         self.parts["MASK"] = inflate(parts.get("MASK", b""), masks, f"{where}, MASK")
-        self.offset = dict.fromkeys(self.parts, 0) | {"HEAD": len(parts.get("HEAD", b""))}
+        self.offset = dict.fromkeys(self.parts, 0)
+        self.offset |= {tag: len(parts.get(tag, b"")) for tag in ("HEAD", "GRAF")}  # read elsewhere
         self.head, self.where = head, where
+        self.common: dict[str, Plain] = {}  # to all modes
 
     def take(self, tag: str, size: int, what: str) -> bytes | memoryview:
         """The next `size` bytes of a section."""
@@ -137,7 +147,7 @@ class _Reader:
         return book
 
     def labels(self, codebook: Codebook[Array] | None) -> tuple[codec.Coded, list[Array], list[Array]]:
-        """(tables, labels of each shared tensor, components of its blends [blends, k])."""
+        """(tables, labels of each shared tensor of each mode, components of its blends [blends, k])."""
         rows = [row for row in self.head.rows if row.kind == "s"]
         if codebook is None:
             if rows:
@@ -202,6 +212,10 @@ class _Reader:
             return Tied(target=row.target)
         if row.kind == "p":
             return self.plain("PLAN", row)
+        if row.kind == "c":
+            if row.name not in self.common:
+                self.common[row.name] = self.plain("PLAN", row)
+            return self.common[row.name]
         if row.kind == "n":
             mu, sigma = self.moments("NORM", row.free, row.name)
             return MeanField(shape=row.shape, mu=mu, sigma=sigma, dtype=row.dtype, **self.parts_of(row))

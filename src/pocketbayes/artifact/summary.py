@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from pocketbayes.artifact.reader import Parsed, parse
 
 
 class TensorSummary(NamedTuple):
-    """One tensor; `bits` are those of its labels, numbers and blends; tables, masks and priors not counted."""
+    """One tensor of all modes; `bits` are of its labels, numbers and blends; tables, masks and priors not counted."""
 
     name: str
     kind: str  # plain, mean-field, shared or tied
@@ -24,10 +25,11 @@ class TensorSummary(NamedTuple):
     fixed: int
     outliers: int
     blends: int
+    modes: int = 1
 
     @property
     def bits_per_weight(self) -> float:
-        return self.bits / max(1, math.prod(self.shape))
+        return self.bits / max(1, self.modes * math.prod(self.shape))
 
 
 class Summary(NamedTuple):
@@ -39,6 +41,7 @@ class Summary(NamedTuple):
     sections: dict[str, int]  # bytes; "frame" is what surrounds them
     codebook: int  # K
     tables: int
+    modes: int
     tensors: list[TensorSummary]
     noise: dict[str, Any]
     architecture: dict[str, Any] | str
@@ -57,6 +60,7 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int | None =
         sections=parsed.sizes,
         codebook=pocket.codebook.components if pocket.codebook else 0,
         tables=len(parsed.coded.tables),
+        modes=len(pocket.modes),
         tensors=_tensors(parsed),
         noise=pocket.noise,
         architecture=pocket.architecture,
@@ -66,8 +70,18 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int | None =
 
 
 def _tensors(parsed: Parsed) -> list[TensorSummary]:
-    costs = _Costs(parsed)
-    return [_tensor(name, entry, parsed, costs) for name, entry in parsed.pocket.tensors.items()]
+    costs, modes = _Costs(parsed), parsed.pocket.modes
+    found = [[_tensor(*item, parsed, costs) for item in tensors.items()] for tensors in modes]
+    return [
+        _together([tensors[each[0].name] for tensors in modes], each) for each in zip(*found, strict=True)
+    ]
+
+
+def _together(entries: Sequence[Entry], each: Sequence[TensorSummary]) -> TensorSummary:
+    """One tensor of all modes; what stands once, counts once."""
+    apart = each[: len({id(entry) for entry in entries})]
+    sums = {name: sum(getattr(t, name) for t in apart) for name in ("bits", "fixed", "outliers", "blends")}
+    return each[0]._replace(**sums, modes=len(apart))
 
 
 def _tensor(name: str, entry: Entry, parsed: Parsed, costs: _Costs) -> TensorSummary:

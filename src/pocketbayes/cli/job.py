@@ -131,6 +131,7 @@ class Job:
             plan=self.given.plan,
             likelihood=start.likelihood,
             metadata=reserved.metadata(),
+            graph=self.given.graph,
             checkpoints=bench.folder,
             **self.budget,
         )

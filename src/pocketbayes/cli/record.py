@@ -74,10 +74,11 @@ def versions() -> dict[str, str]:
 
 def of_compression(report: CompressionReport) -> dict[str, Any]:
     """Stages, training curves and sharing of a compression."""
-    sharing = report.sharing
-    assert sharing is not None
+    sharing, saved = report.sharing, report.saved
+    assert sharing is not None and saved is not None
     return {
         "plain_bytes": report.plain_bytes,
+        "no_graph": saved.no_graph,
         "stages": [stage._asdict() for stage in report.stages],
         "histories": {name: epochs(h) for name, h in report.histories.items()},
         "sharing": {

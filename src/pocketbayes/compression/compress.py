@@ -21,23 +21,26 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pocketbayes.artifact import Encoded, Precision, encode
-from pocketbayes.artifact.store import save
+from pocketbayes.artifact import Encoded, Pocket, Precision, encode
+from pocketbayes.artifact.store import write
+from pocketbayes.artifact.to_graph import Exported, export_or_warn
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.job import CompressionJob, given_posterior, laplace_posterior
 from pocketbayes.compression.plan import Budget, Plan
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
-from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.calibrate import calibrate
 from pocketbayes.prediction.evaluate import evaluate
+from pocketbayes.prediction.scales import Scale, Scales, give_scales, scales_of
 from pocketbayes.runs.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from pocketbayes.runs.files import require_writable
+from pocketbayes.runs.randomness import forked
 from pocketbayes.runs.resume import Claim, claimed
 from pocketbayes.sharing.latent import make_latent
 from pocketbayes.sharing.rate import Rate
@@ -45,6 +48,7 @@ from pocketbayes.sharing.share import report_of, require_mean_field, share
 from pocketbayes.training.distillation import Distilled, several
 from pocketbayes.training.fit import fit
 
+_RESERVED = Scales(Scale(0.8713), Scale(0.9362))  # temperatures with as many digits as they may have
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
 RESERVE = (
@@ -67,6 +71,7 @@ def compress(
     num_data: int | None = None,
     precision: Precision = Precision(),
     metadata: Mapping[str, Any] | None = None,
+    graph: bool = True,
     checkpoints: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> CompressionReport:
@@ -88,6 +93,8 @@ def compress(
         num_data: examples in the training set; told by the loader's data set where it has a length.
         precision: digits of the numbers in the file that are not labels.
         metadata: what else the file is to say, as JSON.
+        graph: put the network's graph into the file, which then answers without torch. The report says so where it
+            cannot be exported.
         checkpoints: a folder; killed and called again, `compress` goes on where it was.
         progress: show bars on a terminal.
 
@@ -125,15 +132,18 @@ def compress(
         num_data=num_data if num_data is not None else count_examples(train_loader),
         precision=precision,
         metadata=metadata,
+        graph=graph,
         progress=progress,
     )
-    before = copy.deepcopy(model)
+    before, scales = copy.deepcopy(model), scales_of(model)
+    give_scales(model, Scales())  # of a calibration before, which training undoes
     with _claimed(checkpoints, job, teachers) as claim:
         stages = _Stages(job, claim)
         try:
             stages.run(path)
         except BaseException:
             adopt(model, before)
+            give_scales(model, scales)
             raise
     return stages.report
 
@@ -174,6 +184,7 @@ class _Stages:
         self.report = CompressionReport(plain_bytes=4 * sum(t.numel() for t in tensors))
         self.distortion = 0.0  # of the last sharing, nats of free energy
         self.temperature = 1.0  # of the posterior, from stage 1 on
+        self.graph = Exported(b"")
 
     def run(self, path: str | os.PathLike[str]) -> None:
         """All stages, in order."""
@@ -182,12 +193,13 @@ class _Stages:
         if job.budget.max_accuracy_drop is not None and "accuracy" not in metrics:
             raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
         self.find_posterior()
+        self.graph = self.export()
         if job.budget.bytes is not None:
             self.share_within(job.budget.bytes, "sharing")
         else:
             self.search()
         started = time.monotonic()
-        saved = save(job.model, path, precision=job.precision, metadata=job.metadata)
+        saved = write(self.pocket(job.model), path, self.graph.why_not)
         self.report.saved = saved
         self.report.sharing = replace(report_of(job.model, "rate"), distortion=self.distortion)
         self.report.stages.append(
@@ -232,14 +244,23 @@ class _Stages:
             self._fit("posterior-fit", epochs=plan.posterior_epochs, lr=plan.lr, rho_lr=10 * plan.lr)
         self.measure("posterior", started, note)
 
+    def export(self) -> Exported:
+        """The network's graph, whose bytes count; random generators stay as they are."""
+        if not self.job.graph:
+            return self.graph
+        with forked():
+            batch = unpack(next(iter(self.job.train_loader)))
+        return export_or_warn(self.pocket(self.job.model), self.job.model, batch.kwargs or batch.args)
+
     def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
         """Stages 2 and 3: alternate to `max_bytes`, then fine-tune."""
         started, plan = time.monotonic(), self.job.plan
         smallest = self._smallest()
         if max_bytes < smallest:
+            graph = f", {len(self.graph.graph):,} of them the graph (graph=False)" if self.graph.graph else ""
             raise ValueError(
                 f"max_bytes={max_bytes:,} cannot be met: with a single component, all that is not a label takes "
-                f"{smallest:,} bytes. Ask for more, or lower the precision of the deterministic tensors."
+                f"{smallest:,} bytes{graph}. Ask for more, or lower the precision of the deterministic tensors."
             )
         make_latent(self.job.model, plan.components)
         steering = Steering(
@@ -267,7 +288,8 @@ class _Stages:
                 seed=plan.seed,
                 progress=self.job.progress,
             )
-            self.measure("calibration", started, f"sigmas times {found.factor:.3f}")
+            told = f"temperature {found.temperature:.4g}, {found.mean_temperature:.4g} of the means"
+            self.measure("calibration", started, f"sigmas times {found.factor:.3f}; {told}")
         return self.report.stages[-1].metrics
 
     def _finetune(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
@@ -304,6 +326,7 @@ class _Stages:
         losses, distortion = list[str](), 0.0
         for number in range(self.job.plan.tries):
             adopt(self.job.model, copy.deepcopy(posterior))
+            give_scales(self.job.model, Scales())
             metrics = self.share_within(int(math.exp(size)), f"try {number + 1}")
             losses.append(f"{int(math.exp(size)):,} bytes: {told(metrics)}")
             if self.job.budget.kept(before, metrics):
@@ -315,7 +338,9 @@ class _Stages:
             raise ValueError(
                 f"the budget cannot be met in {self.job.plan.tries} tries. Reached: {'; '.join(losses)}."
             )
+        scales = scales_of(best)
         adopt(self.job.model, best)
+        give_scales(self.job.model, scales)
         self.distortion = distortion
 
     # --- small things --------------------------------------------------------------------------------------------
@@ -326,8 +351,16 @@ class _Stages:
         share(trial, ONE_COMPONENT)
         return self.size_of(trial)
 
+    def pocket(self, model: nn.Module, **reserved: Any) -> Pocket:
+        metadata = {**(self.job.metadata or {}), **reserved}
+        return replace(
+            to_pocket(model, precision=self.job.precision, metadata=metadata), graph=self.graph.graph
+        )
+
     def encoded(self, model: nn.Module) -> Encoded:
-        return encode(to_pocket(model, precision=self.job.precision, metadata=self.job.metadata))
+        """The file as it would be; temperatures that will be known at the end have room in it."""
+        reserved = _RESERVED.metadata() if self.job.plan.calibrate else {}
+        return encode(self.pocket(model, **reserved))
 
     def size_of(self, model: nn.Module) -> int:
         return len(self.encoded(model).data)

@@ -41,6 +41,7 @@ class CompressionJob:
     num_data: int
     precision: Precision
     metadata: Mapping[str, Any] | None
+    graph: bool  # whether the file is to hold the network's
     progress: bool
 
 

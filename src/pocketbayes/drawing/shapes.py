@@ -131,28 +131,37 @@ def shepard(mu: Any, sigma: Any, mus: Sequence[float], sigmas: Sequence[float]) 
 
 
 @dataclass(frozen=True)
-class ProgrammedShape(Shape):
-    """mu and sigma go to the nearest levels; half way, to the lower one."""
+class DeviceShape(Shape):
+    """A shape that is told something else than q, or has something done to its weights."""
 
     inner: Shape
-    mu_levels: tuple[float, ...]
-    sigma_levels: tuple[float, ...]
 
     @property
     def parts(self) -> int:  # type: ignore[override]
         return self.inner.parts
 
-    def _levels(self, stream: WordStream, q: Flat) -> Flat:
-        return Moments(nearest(stream, q.mu, self.mu_levels), nearest(stream, q.sigma, self.sigma_levels))
+    def told(self, stream: WordStream, q: Flat) -> Flat:
+        return q
 
     def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
-        return self.inner.z(stream, self._levels(stream, q), start, part)
+        return self.inner.z(stream, self.told(stream, q), start, part)
 
     def program(self, stream: WordStream, q: Flat) -> Flat:
-        return self.inner.program(stream, self._levels(stream, q))
+        return self.inner.program(stream, self.told(stream, q))
 
     def place(self, stream: WordStream, q: Flat, z: Any) -> Any:
-        return self.inner.place(stream, self._levels(stream, q), z)
+        return self.inner.place(stream, self.told(stream, q), z)
+
+
+@dataclass(frozen=True)
+class ProgrammedShape(DeviceShape):
+    """mu and sigma go to the nearest levels; half way, to the lower one."""
+
+    mu_levels: tuple[float, ...]
+    sigma_levels: tuple[float, ...]
+
+    def told(self, stream: WordStream, q: Flat) -> Flat:
+        return Moments(nearest(stream, q.mu, self.mu_levels), nearest(stream, q.sigma, self.sigma_levels))
 
 
 def nearest(stream: WordStream, values: Any, levels: Sequence[float]) -> Any:
@@ -164,19 +173,11 @@ def nearest(stream: WordStream, values: Any, levels: Sequence[float]) -> Any:
 
 
 @dataclass(frozen=True)
-class DriftedShape(Shape):
+class DriftedShape(DeviceShape):
     """w -> scale w + shift of what the device was programmed to."""
 
-    inner: Shape
     scale: float
     shift: float
-
-    @property
-    def parts(self) -> int:  # type: ignore[override]
-        return self.inner.parts
-
-    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
-        return self.inner.z(stream, q, start, part)
 
     def program(self, stream: WordStream, q: Flat) -> Flat:
         mu, sigma = self.inner.program(stream, q)

@@ -18,7 +18,7 @@ from pocketbayes.drawing.shapes import FAMILIES, TableShape
 from pocketbayes.drawing.tables import LEVELS, standardised
 from pocketbayes.moments import Moments
 from pocketbayes.noise.quadrature import QuadratureRule, core_edges, panel_rule
-from pocketbayes.noise.sampling import InverseTable, graph_constant, inverse_table, sample_inverse
+from pocketbayes.noise.sampling import graph_constant, sample_table
 
 GAUSSIAN_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # nats
 
@@ -92,13 +92,11 @@ class Noise(ABC):
         """The family that `to_dict` described.  Only known families and their own parameters are accepted."""
         parameters = dict(description)
         name = parameters.pop("family", None)
-        family = Noise.families.get(name) if isinstance(name, str) else None
-        if family is None or getattr(family, "__abstractmethods__", None):
-            known = sorted(
-                n for n, f in Noise.families.items() if not getattr(f, "__abstractmethods__", None)
-            )
+        known = {n: f for n, f in Noise.families.items() if not getattr(f, "__abstractmethods__", None)}
+        family = known.get(name) if isinstance(name, str) else None
+        if family is None:
             raise ValueError(
-                f"noise description: unknown family {name!r}. Known families: {', '.join(known)}."
+                f"noise description: unknown family {name!r}. Known families: {', '.join(sorted(known))}."
             )
         expected = {f.name for f in _fields(family)}
         if set(parameters) != expected:
@@ -192,16 +190,17 @@ class Law(Noise):
         return -float((weights[seen] * self.log_prob(nodes[seen])).sum())
 
     @cached_property
-    def _table(self) -> InverseTable:
-        return inverse_table(self)
+    def quantiles(self) -> Tensor:
+        """[65536] float32: the equally likely values of draws."""
+        assert isinstance(self.shape, TableShape)
+        return torch.from_numpy(self.shape.values)
 
     @graph_constant
-    def inverse(self) -> InverseTable:
-        """F^-1 as the table that draws are made from."""
-        return self._table
+    def _drawn(self) -> Tensor:
+        return self.quantiles
 
     def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return sample_inverse(self.inverse(), like, generator)
+        return sample_table(self._drawn(), like, generator)
 
 
 class ArrayFields:
