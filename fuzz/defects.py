@@ -42,11 +42,23 @@ def ruled(rule: str, **more: int) -> bytes:
 WIDE = 65534
 WIDE_CODE = numbers.pack(np.ones(WIDE), "h16") + numbers.pack(np.ones(WIDE), "p16")
 EMPTY = [[f"{i:x}", "s", [0], "float32"] for i in range(5000)]
+CERTAIN = tables(bytes(3), 1, 3, 0)
+TIES = [[f"{i:x}", "t", "w"] for i in range(16_000)]
 BOMBS = {
     "one symbol": (shared([MEGA], bytes(3), 0), "elements, more than"),
     "blends of one": (shared([MEGA], bytes(5) + b"\1", 2, 0, blend=1), "elements, more than"),
     "kernels": (shared([1 << 20, 16, 16], b"\1" + bytes(6), 0), "elements, more than"),
     "a rule": (ruled("random", count=MEGA // 2, seed=1), "elements, more than"),
+    "many names of one tensor": (
+        bomb(
+            [["w", "s", [1 << 20], "float32"], *TIES],
+            codebook=1,
+            tables=1,
+            FREQ=tables(bytes(3), 1, 3, 0),
+            CODE=ONE_PAIR,
+        ),
+        "",
+    ),
     "many tensors": (bomb([[f"{i:x}", "p", [0], "float32", "f4"] for i in range(10**5)]), "at most 16384"),
     "wide tables": (
         bomb([], codebook=WIDE, tables=256, FREQ=tables(b"", 256, WIDE + 2), CODE=WIDE_CODE),
