@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from pocketbayes import noise
-from pocketbayes.artifact import FLOAT32, Precision
+from pocketbayes.artifact import FLOAT32, Fixed, Precision, Signs, decode, encode
 
 Make = Callable[[], nn.Module]
 PAPER = pb.Paper(components=6, outliers=pb.sharing.Outliers(fisher_fraction=None))
@@ -77,8 +78,7 @@ def noises() -> dict[str, noise.Noise]:
     return {type(law).__name__: law for law in simple}
 
 
-def shared(network: nn.Module, preset: Any, **options: Any) -> nn.Module:
-    model = pb.bayesianize(network, **options)
+def shared(model: nn.Module, preset: Any) -> nn.Module:
     pb.share(model, preset)
     return model
 
@@ -110,15 +110,29 @@ def models() -> Iterator[tuple[str, Callable[[], nn.Module], Make, dict[str, Any
         yield str(dtype)[6:], lambda make=make: pb.bayesianize(make()), make, {}
     yield "conv", lambda: pb.bayesianize(conv()), conv, {}
     yield "tied", lambda: pb.bayesianize(Tied()), Tied, {}
-    yield "shared", lambda: shared(conv(), pb.Rate(lambda_=0.01)), conv, {}
-    yield "coarse", lambda: shared(conv(), pb.Rate(lambda_=1.0)), conv, {"precision": Precision(mu=10)}
-    yield "outliers", lambda: shared(mlp(), pb.Rate(lambda_=0.01, outlier_bits=0.0)), mlp, {}
-    yield "paper", lambda: shared(conv(), PAPER), conv, {"priors": True}
+    yield "shared", lambda: shared(pb.bayesianize(conv()), pb.Rate(lambda_=0.01)), conv, {}
+    yield (
+        "coarse",
+        lambda: shared(pb.bayesianize(conv()), pb.Rate(lambda_=1.0)),
+        conv,
+        {"precision": Precision(mu=10)},
+    )
+    yield "outliers", lambda: shared(pb.bayesianize(mlp()), pb.Rate(lambda_=0.01, outlier_bits=0.0)), mlp, {}
+    yield "paper", lambda: shared(pb.bayesianize(conv()), PAPER), conv, {"priors": True}
     three: Make = lambda: pb.nets.mlp([3, 4, 4, 2])  # noqa: E731
     for scheme in (structure.Light(), structure.Heavy(), structure.Random(count=3)):
         for values in (structure.Zero(), structure.Constant(0.5, trained=True), structure.MAP()):
             name = f"{type(scheme).__name__} {type(values).__name__}".lower()
             yield name, lambda s=scheme, v=values: fixed(s, v), three, {}
+    modes = lambda make: pb.bayesianize([make() for _ in range(3)])  # noqa: E731
+    yield "modes", lambda: modes(mlp), mlp, {}
+    yield "shared modes", lambda: shared(modes(conv), pb.Rate(lambda_=0.1)), conv, {}
+    yield (
+        "graph",
+        lambda: pb.bayesianize(flat_mlp()),
+        flat_mlp,
+        {"example": torch.zeros(2, 3), "metadata": CARD},
+    )
     for name, law in noises().items():
         yield name, lambda law=law: pb.bayesianize(mlp(), noise=law), mlp, {}
 
@@ -134,4 +148,15 @@ def seeds() -> tuple[Seed, ...]:
                 torch.manual_seed(0)
                 pb.save(make(), path, **options)
             found.append(Seed(name, path.read_bytes(), network))
-    return tuple(found)
+    return (*found, masked(found[0]))
+
+
+def masked(seed: Seed) -> Seed:
+    """The same network with a mask of its own, and weights that no prior was said of."""
+    pocket = decode(seed.data)
+    entry = pocket.tensors["0.weight"]
+    mask = np.arange(12).reshape(4, 3) % 4 == 0
+    fixed = Fixed(mask=mask, values=Signs(scale=0.25, positive=np.array([True, False, True])))
+    kept = replace(entry, mu=entry.mu[:9], sigma=entry.sigma[:9], fixed=fixed)
+    tensors = {**pocket.tensors, "0.weight": kept}
+    return Seed("mask", encode(replace(pocket, tensors=tensors)).data, seed.network)

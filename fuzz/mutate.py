@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import lzma
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from fuzz.pockets import DEFLATED, head_of, seal, sections_of, squeeze, unchecked, with_head
-from pocketbayes.artifact import Codebook, Fixed, Pocket, Prior, Signs, decode
+from pocketbayes.artifact import Codebook, Fixed, Pocket, Prior, Signs, decode, protobuf
+from pocketbayes.artifact.graph import _LZMA as FILTERS
+from pocketbayes.artifact.graph import MODEL
 from pocketbayes.errors import ArtifactError
 
 WHOLE = [0, 1, -1, 2, 3, 64, 127, 255, 256, 4096, 65534, 65535, 1 << 20, 1 << 31, 1 << 53, 1 << 62, 1 << 64]
@@ -149,11 +153,38 @@ def of_section(data: bytes, rng: Random, other: bytes) -> bytes:
     """Other bytes in a section, deflated anew where it is deflated."""
     sections = sections_of(data)
     tag = rng.choice(list(sections))
+    if "GRAF" in sections and rng.random() < 0.6:
+        tag, sections["GRAF"] = "", graph(sections["GRAF"], rng)
+    if not tag:
+        return seal(sections)
     if tag in DEFLATED and rng.random() < 0.9:
         sections[tag] = squeeze(bytes_(zlib.decompress(sections[tag][4:]), rng))
     else:
         sections[tag] = bytes_(sections[tag], rng)
     return seal(sections, version=rng.choice([1, 2, 2, 2, 2]))
+
+
+def graph(section: bytes, rng: Random) -> bytes:
+    """The graph's messages, or its bytes, changed and compressed again."""
+    plain = lzma.decompress(section, lzma.FORMAT_RAW, filters=FILTERS)
+    if rng.random() < 0.3:
+        plain = bytes_(plain, rng)
+    else:
+        message = message_(protobuf.read(plain, MODEL, "graph"), rng)
+        with contextlib.suppress(Exception):  # what cannot be written is left as it was
+            plain = protobuf.write(message, MODEL)
+    return lzma.compress(plain, lzma.FORMAT_RAW, filters=FILTERS)
+
+
+def message_(value: Any, rng: Random) -> Any:
+    """JSON, but for the bytes in it, and a step of one leaf at a time."""
+    if isinstance(value, dict) and value and rng.random() < 0.97:
+        key = rng.choice(list(value))
+        return {**value, key: message_(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.9:
+        at = rng.randrange(len(value))
+        return [*value[:at], message_(value[at], rng), *value[at + 1 :]]
+    return bytes_(value, rng) if isinstance(value, bytes) else json_(value, rng)
 
 
 def spliced(data: bytes, rng: Random, other: bytes) -> bytes:
@@ -188,8 +219,12 @@ def broken_pocket(found: Pocket, rng: Random) -> Pocket:
     if choice < 0.25 and found.extras:
         name = rng.choice(list(found.extras))
         return replace(found, extras={**found.extras, name: array(found.extras[name], rng)})
-    name = rng.choice(list(found.tensors))
-    return replace(found, tensors={**found.tensors, name: broken_parts(found.tensors[name], rng)})
+    number = rng.randrange(len(found.modes))
+    tensors = found.modes[number]
+    name = rng.choice(list(tensors))
+    changed = {**tensors, name: broken_parts(tensors[name], rng)}
+    modes = [*found.modes[:number], changed, *found.modes[number + 1 :]]
+    return replace(found, tensors=modes[0], others=tuple(modes[1:]))
 
 
 def broken_parts(entry: Any, rng: Random) -> Any:

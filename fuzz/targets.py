@@ -11,7 +11,7 @@ import torch
 
 import pocketbayes as pb
 from fuzz import corpus, formats, mutate, tensors
-from pocketbayes.artifact import decode, encode, inspect, sample_weights
+from pocketbayes.artifact import decode, encode, graph, inspect, sample_weights
 from pocketbayes.artifact.from_pocket import from_pocket
 from pocketbayes.errors import ArtifactError
 from pocketbayes.posterior.draws import NumberedDraw
@@ -39,22 +39,24 @@ def pocket(rng: Random, folder: Path) -> Mutant:
     seeds = corpus.seeds()
     seed = rng.choice(seeds)
     data = mutate.pocket(seed.data, rng, [s.data for s in seeds])
-    kind = rng.randrange(16)
+    kind, number = rng.randrange(16), rng.randrange(3)
 
     def attempt() -> None:
-        if seed.name == "card" and kind < 4:
+        if seed.name in ("card", "graph") and kind < 4:
             path = folder / "mutant.pocket"
             path.write_bytes(data)
             pb.open(path)
             return
         found = decode(data)
+        if found.graph:
+            graph.read(found)
         if kind < 3:
             written = encode(found).data
             assert encode(decode(written)).data == written, "what is read is not what is written"
         elif kind == 3:
             inspect(data)
         elif kind == 4:
-            sample_weights(found, seed=1)
+            sample_weights(found, seed=1, number=number)
         elif kind < 7:
             load(found, seed.network)
 
@@ -66,13 +68,13 @@ def load(found: Any, network: corpus.Make) -> None:
     model = network()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     try:
-        from_pocket(found, model)
+        loaded = from_pocket(found, model)
     except ArtifactError:
         after = model.state_dict()
         same = before.keys() == after.keys() and all(torch.equal(after[k], v) for k, v in before.items())
         assert same, "the model was touched and the file then refused"
         raise
-    for site in stochastic_weights(model):
+    for site in stochastic_weights(loaded):
         weight = site.weight
         drawn = weight.sample(site.original, NumberedDraw(0, 0, {weight.index: site.path}))
         assert drawn.shape == site.shape, "a draw of another shape"
