@@ -91,7 +91,7 @@ class SpecReader:
         shared = [row for row in rows if row[1] == "s"]
         labels, components = self.labels(shared, k) if k else ({}, {})
         found = {row[0]: self.tensor(row, k, labels, components) for row in rows}
-        extras = {row[0]: self.take("XTRA", row[4], math.prod(row[2])) for row in self.head.get("extras", [])}
+        extras = {row[0]: self.plain("XTRA", row) for row in self.head.get("extras", [])}
         assert not any(self.section.values())
         return {"tensors": found, "extras": extras, "codebook": self.book}
 
@@ -102,7 +102,7 @@ class SpecReader:
         if kind == "t":
             return {"target": row[2]}
         if kind == "p":
-            return {"values": self.take("PLAN", row[4], math.prod(row[2]))}
+            return {"values": self.plain("PLAN", row)}
         more = row[4] if len(row) == 5 else {}
         found: dict[str, Any] = {}
         if kind == "s":
@@ -127,6 +127,10 @@ class SpecReader:
                 value if isinstance(value, float) else self.take("PRIO", value, self.free(row))
             )
         return found
+
+    def plain(self, tag: str, row: list[Any]) -> list[Any]:
+        size = math.prod(row[2])
+        return self.take(tag, row[4], size) if isinstance(row[4], str) else [row[4]] * size
 
     def weights(self, k: int) -> list[float]:
         steps = self.take("BLND", "u2", k - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,9 +135,13 @@ def _require_finite(name: str, dtype: str, moments: Moments[Array], at: Precisio
 
 
 def _put_plain(name: str, entry: Plain, pocket: Pocket, section: bytearray) -> HeaderRow:
+    row = HeaderRow(name=name, kind="p", shape=entry.shape, dtype=entry.dtype)
+    constant = numbers.constant_of(entry.values, entry.dtype)
+    if constant is not None:
+        return replace(row, constant=constant)
     code = numbers.plain_code(entry.values, entry.dtype, entry.bits or pocket.precision.plain)
     section += numbers.pack(entry.values, code)
-    return HeaderRow(name=name, kind="p", shape=entry.shape, dtype=entry.dtype, code=code)
+    return replace(row, code=code)
 
 
 def _alpha_steps(alphas: Array) -> Array:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pocketbayes.artifact.codec import MAX_TABLES
-from pocketbayes.artifact.numbers import DTYPES, is_code, is_float
+from pocketbayes.artifact.numbers import DTYPES, is_code, is_constant, is_float
 from pocketbayes.artifact.pocket import JSON, MAX_BLEND, MAX_CODEBOOK, Pocket, Precision
 from pocketbayes.errors import ArtifactError
 
@@ -18,13 +18,14 @@ _NOTES: dict[str, Any] = {"library": "", "noise": {}, "architecture": "", "optio
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderRow:
-    """One tensor: [name, kind, shape, dtype, code or more], or [name, "t", target]."""
+    """One tensor: [name, kind, shape, dtype, code, constant or more], or [name, "t", target]."""
 
     name: str
     kind: str  # p plain, n normal, s shared, t tied
     shape: tuple[int, ...] = ()
     dtype: str = ""
     code: str = ""
+    constant: float | int | None = None  # what all values of a plain tensor are, if no section holds them
     target: str = ""
     more: JSON = field(default_factory=dict)
 
@@ -49,7 +50,9 @@ class HeaderRow:
         if self.kind == "t":
             return [self.name, "t", self.target]
         start = [self.name, self.kind, list(self.shape), self.dtype]
-        return [*start, self.code] if self.kind == "p" else [*start, self.more] if self.more else start
+        if self.kind == "p":
+            return [*start, self.code if self.constant is None else self.constant]
+        return [*start, self.more] if self.more else start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +165,15 @@ def _row(item: object) -> HeaderRow:
 
 
 def _plain(row: HeaderRow, rest: list[Any]) -> HeaderRow:
-    _need(len(rest) == 1 and is_code(rest[0]) and rest[0][0] != "p", f"{row.name}: needs a code")
-    code = rest[0]
+    code = rest[0] if len(rest) == 1 else None
+    if is_constant(code, row.dtype):
+        return replace(row, constant=code)
+    _need(isinstance(code, str) and is_code(code) and code[0] != "p", f"{row.name}: needs a code or a number")
+    assert isinstance(code, str)
     groups = {"bool": "t", "complex64": "c", "complex128": "c"}
     expected = groups.get(row.dtype, "fbh" if is_float(row.dtype) else "iu")
     _need(code[0] in expected, f"{row.name}: {row.dtype} cannot be stored as {code}")
-    return HeaderRow(name=row.name, kind="p", shape=row.shape, dtype=row.dtype, code=code)
+    return replace(row, code=code)
 
 
 def _stochastic(row: HeaderRow, rest: list[Any]) -> HeaderRow:
@@ -185,7 +191,7 @@ def _stochastic(row: HeaderRow, rest: list[Any]) -> HeaderRow:
         fine = type(prior) is dict and set(prior) == {"mu", "sigma"}
         _need(fine, f"{row.name}: a prior has mu and sigma")
         _need(_number(prior["mu"], "fh") and _number(prior["sigma"], "fp"), f"{row.name}: bad prior")
-    return HeaderRow(name=row.name, kind=row.kind, shape=row.shape, dtype=row.dtype, more=more)
+    return replace(row, more=more)
 
 
 def _number(value: object, codes: str) -> bool:

@@ -4,7 +4,7 @@ posterior    sigmas from the data (a diagonal Laplace posterior), then training 
 sharing      training that alternates with new labels, steered to the budget
 fine-tuning  labels frozen, the codebook and everything else trained on, where that helps
 calibration  one factor on all sigmas, by validation NLL, where the plan asks for it
-file         written, read back, counted
+file         norms folded to a scale and a shift; written, read back, counted
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import bayesianize
+from pocketbayes.posterior.norms import fold_statistics
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
@@ -73,6 +74,8 @@ def compress(
     """A trained network, or a posterior, into a pocket file at `path` that keeps the budget.
 
     The model is changed in place to what the file holds; if `compress` fails or is interrupted, it is left as it came.
+    BatchNorms are folded: what is left of their statistics is mean 0 and variance 1. Keep them in evaluation mode if
+    you train on in a loop of your own; `fit` does.
 
     Args:
         model: a plain network that is trained, or one that `bayesianize` converted.
@@ -187,6 +190,7 @@ class _Stages:
         else:
             self.search()
         started = time.monotonic()
+        fold_statistics(job.model)
         saved = save(job.model, path, precision=job.precision, metadata=job.metadata)
         self.report.saved = saved
         self.report.sharing = replace(report_of(job.model, "rate"), distortion=self.distortion)
@@ -282,7 +286,7 @@ class _Stages:
             "validation": self.job.validation_loader,
         }
         self._fit(name, epochs=plan.finetune_epochs, **settings)
-        after, size = self.measure("fine-tuning", started), self.size_of(self.job.model)
+        after, size = self.measure("fine-tuning", started), self.size_of(copy.deepcopy(self.job.model))
         why = ""
         if size > max_bytes:
             why = f"taken back: {size:,} bytes"
@@ -326,11 +330,13 @@ class _Stages:
         share(trial, ONE_COMPONENT)
         return self.size_of(trial)
 
-    def encoded(self, model: nn.Module) -> Encoded:
-        return encode(to_pocket(model, precision=self.job.precision, metadata=self.job.metadata))
+    def encoded(self, twin: nn.Module) -> Encoded:
+        """The file of a copy of the model, whose norms are folded here."""
+        fold_statistics(twin)
+        return encode(to_pocket(twin, precision=self.job.precision, metadata=self.job.metadata))
 
-    def size_of(self, model: nn.Module) -> int:
-        return len(self.encoded(model).data)
+    def size_of(self, twin: nn.Module) -> int:
+        return len(self.encoded(twin).data)
 
     def final_size(self, twin: nn.Module) -> int:
         """Bytes of the file when all training is done, nearly: norms count their batches, and long numbers take more
