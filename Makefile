@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check check-page bench results clean
+.PHONY: help demo test test-slow check check-page bench results docs dist clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -26,6 +26,15 @@ $(VENV)/.bench: $(VENV)/.test
 
 $(VENV)/.page: $(VENV)/.test
 	$(BIN)/pip install --quiet --editable ".[demo,test,page]"
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.test
+	$(BIN)/pip install --quiet --editable ".[demo,test,docs]"
+	touch $@
+
+$(VENV)/.release: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)/release
+	$(VENV)/release/bin/pip install --quiet build twine
 	touch $@
 
 demo: $(VENV)/.demo  ## train, compress and evaluate a network on digits
@@ -53,5 +62,14 @@ bench: $(VENV)/.bench  ## ratios measured side by side with peers
 results: $(VENV)/.demo  ## write RESULTS.md and docs/results from the result files
 	$(BIN)/python -m experiments.pages
 
+docs: $(VENV)/.docs  ## the documentation site in site/; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+dist: $(VENV)/.release  ## wheel and source distribution in dist/, checked and tried in an empty environment
+	rm -rf dist
+	$(VENV)/release/bin/python -m build --quiet
+	$(VENV)/release/bin/twine check --strict dist/*
+	$(PYTHON) tests/install.py dist
+
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import pathlib
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 def examples(name: str) -> list[doctest.DocTest]:
     """Those of a public name itself, not of its methods."""
-    names = {"pb": pb, "torch": torch, "nn": nn, "np": np}
+    names = {"pb": pb, "torch": torch, "nn": nn, "np": np, "pathlib": pathlib}
     found = doctest.DocTestFinder(recurse=False).find(getattr(pb, name), name, globs=names)
     return [test for test in found if test.examples]
 

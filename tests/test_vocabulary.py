@@ -32,6 +32,7 @@ ALLOWED = {
     r"\bbeta\b": ("noise/quadrature.py", "prediction/fold.py"),  # of orthogonal polynomials, and of a norm
     r"in a pocket\b": ("__init__.py",),  # what the package is called after
     r"(?<!html\.)\bescape": ("report/page.py",),  # of HTML
+    r"\bprivate": ("artifact/hub.py",),  # of the Hub: a repository
 }
 
 

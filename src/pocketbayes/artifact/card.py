@@ -1,7 +1,8 @@
 """The card in a file: what it takes to use the file, as compact metadata, and checked, since a file is data.
 
 {"net": "resnet20", "args": {...}, "shape": [3, 32, 32], "scale": [[means], [standard deviations], full],
- "classes": 10 or [names] | "target": [[means], [standard deviations]], "noise_sigma": ..., "unsure": threshold}
+ "classes": 10 or [names] | "target": [[means], [standard deviations]], "noise_sigma": ..., "unsure": threshold,
+ "logit_temperature": {"mean": ..., "draws": ...}, "conformal": {"alpha": ..., "mean": ..., "draws": ...}}
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from pocketbayes.data import DataSet, Scaling
 from pocketbayes.likelihood import Categorical, Homoscedastic, Likelihood
 from pocketbayes.nets import FACTS
+from pocketbayes.prediction.scales import Scales, read_scales
 
 MOST = 1 << 20  # classes, channels ... that a file may ask for
 LARGEST = 1 << 24  # numbers in one input
@@ -31,6 +33,7 @@ class Card(NamedTuple):
     target_scaling: Scaling | None = None
     sigma: float | None = None  # of the Gaussian likelihood, on the scale of the network's output
     unsure: float | None = None  # the smallest confidence that counts as sure
+    scales: Scales = Scales()  # what validation data chose for answers
 
     @property
     def outputs(self) -> int | None:
@@ -66,7 +69,7 @@ class Card(NamedTuple):
             found["classes"] = len(self.classes) if numbered else list(self.classes)
         if self.target_scaling is not None:
             found["target"] = _lists(self.target_scaling)
-        found |= {"noise_sigma": self.sigma, "unsure": self.unsure}
+        found |= {"noise_sigma": self.sigma, "unsure": self.unsure, **self.scales.metadata()}
         return {key: value for key, value in found.items() if value not in (None, {}, [])}
 
 
@@ -89,6 +92,7 @@ def read_card(path: Path, metadata: dict[str, Any]) -> Card:
             target_scaling=None if target is None else _scaling(*target),
             sigma=_optional(metadata.get("noise_sigma")),
             unsure=_optional(metadata.get("unsure")),
+            scales=read_scales(metadata),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise ValueError(

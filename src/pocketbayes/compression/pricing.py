@@ -19,7 +19,9 @@ from pocketbayes.sharing.rate import Rate, RateCode, cheapest, objective, prices
 from pocketbayes.sharing.threads import operators_alone
 
 ROUNDS = 2  # prices follow the labels, and labels the prices
-PRIOR = 8.0  # weights of each context that are spread as in its layer: what is rare in a context stays possible
+PRIOR = (
+    8.0  # weights of each context that are spread as in its layer: what is rare in a context stays possible
+)
 
 
 @operators_alone()
@@ -35,7 +37,9 @@ def priced_in_context(
         layout = codec.layer_of(label.shape, label.numel())
         found = label.cpu().numpy().reshape(-1)
         for _ in range(ROUNDS if layout.kernel != (1, 1) else 0):
-            found = _chosen(found, layout, phi, code._replace(frequency=code.frequency[[layer]]), levels, rate)
+            found = _chosen(
+                found, layout, phi, code._replace(frequency=code.frequency[[layer]]), levels, rate
+            )
         labels.append(torch.from_numpy(found).view(label.shape))
         groups.append(sums_by_label(phi, labels[-1].reshape(-1).long(), code.frequency.shape[1]))
     together = torch.stack(groups)

@@ -32,18 +32,12 @@ class Scaling(NamedTuple):
         mean, std = ([float(f"{v:.6g}") for v in t.tolist()] for t in (self.mean, self.std))
         return self._replace(mean=torch.tensor(mean), std=torch.tensor(std))
 
-    def undo(self, x: Tensor) -> Tensor:
-        """The way back, float32 in raw units."""
-        shape = (-1, *[1] * (x.ndim - 2))
-        return (x * self.std.view(shape) + self.mean.view(shape)) * self.full
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet(Dataset[tuple[Tensor, Tensor]]):
     """One split of a data set, raw, with what it takes to feed it to a network.
 
-    Items and batches are scaled; for regression the targets are standardised too, and `target_scaling.undo`
-    turns predictions back into their units.
+    Items and batches are scaled; for regression the targets are standardised too, by `target_scaling`.
     """
 
     name: str

@@ -13,7 +13,8 @@ from pocketbayes.data import Scaling
 class Predictive:
     """Classification: p(y | x), the mean over draws of probabilities, and how its entropy splits (nats).
 
-    entropy = aleatoric + epistemic: the part that every draw agrees on, and the part from their disagreement.
+    entropy = aleatoric + epistemic: the part that every draw agrees on, and the part from their disagreement; and
+    epistemic = between_modes + within_modes.
     N counts examples, or all positions of them; C classes, S draws.
 
     Example:
@@ -27,7 +28,15 @@ class Predictive:
     entropy: Tensor  # [N]
     aleatoric: Tensor  # [N]
     epistemic: Tensor  # [N]
+    passes: Tensor | None = None  # [N], of the network, that each answer took
     draws: Tensor | None = None  # [S, N, C], on request
+    quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
+    between_modes: Tensor | None = None  # [N] of epistemic, where there are several modes
+
+    @property
+    def within_modes(self) -> Tensor:
+        """The rest of epistemic, from the disagreement of draws of one mode, [N]."""
+        return self.epistemic if self.between_modes is None else self.epistemic - self.between_modes
 
     @property
     def labels(self) -> Tensor:
@@ -38,6 +47,13 @@ class Predictive:
     def confidence(self) -> Tensor:
         """Its probability, [N]."""
         return self.probs.max(1).values
+
+    @property
+    def sets(self) -> Tensor | None:
+        """Which classes are in each prediction set, bool [N, C]: those probable enough that the truth is in the set
+        with the probability 1 - alpha of `pb.conformal`.  None without it.  An empty set says "none of them".
+        """
+        return None if self.quantile is None else 1 - self.probs <= self.quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +75,20 @@ class Regression:
     epistemic_var: Tensor
     draws: Tensor | None = None  # [S, N, ...] means, on request
     sigmas: Tensor | None = None  # [S, N, ...] noise of each draw, on request
+    quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
+    between_modes_var: Tensor | None = None  # of epistemic_var, where there are several modes
+
+    @property
+    def lower(self) -> Tensor | None:
+        """Lower ends of intervals that hold the truth with the probability 1 - alpha of `pb.conformal`, all those of an
+        example together, [N, ...].  None without it.
+        """
+        return None if self.quantile is None else self.mean - self.quantile * self.var.sqrt()
+
+    @property
+    def upper(self) -> Tensor | None:
+        """Their upper ends, [N, ...]."""
+        return None if self.quantile is None else self.mean + self.quantile * self.var.sqrt()
 
 
 def in_units(answer: Regression, scaling: Scaling | None) -> Regression:
@@ -71,6 +101,9 @@ def in_units(answer: Regression, scaling: Scaling | None) -> Regression:
         mean=answer.mean * std + mean,
         var=answer.var * std.square(),
         epistemic_var=answer.epistemic_var * std.square(),
+        between_modes_var=None
+        if answer.between_modes_var is None
+        else answer.between_modes_var * std.square(),
         draws=None if answer.draws is None else answer.draws * std + mean,
         sigmas=None if answer.sigmas is None else answer.sigmas * std,
     )

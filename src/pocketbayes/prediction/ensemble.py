@@ -12,7 +12,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.draws import NumberedDraw
-from pocketbayes.posterior.weights import Site, sites, stochastic_weights, unwrap
+from pocketbayes.posterior.modes import modes_of
+from pocketbayes.posterior.weights import Site, sites, stochastic_weights
 from pocketbayes.prediction.fold import Affine, fold_norms, split_prefix, trace
 from pocketbayes.prediction.layout import channels_last
 
@@ -38,33 +39,88 @@ class Slot:
         self.parameter = parameter
         self.affine: Affine | None = None
 
-    def draw(self, seed: int, number: int) -> Tensor:
+    def draw(self, seed: int, number: int, mode: int) -> Tensor:
         """The weight in draw `number` of a seed, the one that `one_draw(model, seed, number)` sees."""
         weight = self.site.weight
-        value = weight.sample(self.site.original, NumberedDraw(seed, number, {weight.index: self.site.path}))
+        drawn = NumberedDraw(seed, number, {weight.index: self.site.path}, mode)
+        value = weight.sample(self.site.original, drawn)
         return value if self.affine is None else self.affine(value)
 
 
 class Ensemble:
-    """`samples` draws of a model, a function of the seed alone; call it with a batch for one output per draw."""
+    """`samples` draws of a model, a function of the seed alone; call it with a batch for one output per draw.
+
+    Draw s is of mode s mod M.  With samples="mean" each mode is run once as it is, at the means of its weights.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        samples: int = 30,
+        samples: int | Literal["mean"] = 30,
         seed: int = 0,
         max_bytes: int = 2 << 30,
         fast: bool = True,
     ) -> None:
-        if samples < 1:
+        networks = modes_of(model)
+        at_means = samples == "mean" or not stochastic_weights(model)
+        self.samples = len(networks) if samples == "mean" or at_means else samples
+        if self.samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}.")
-        self._source = unwrap(model)
+        self.modes = min(len(networks), self.samples)  # that are drawn from
+        self._members = [
+            _Member(
+                network,
+                mode=mode,
+                numbers=range(mode, self.samples, len(networks)),
+                at_means=at_means,
+                seed=seed,
+                max_bytes=max_bytes // self.modes,
+                fast=fast,
+            )
+            for mode, network in enumerate(networks[: self.modes])
+        ]
+
+    def outputs(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """The model's output for each draw in turn, BatchNorm and dropout in evaluation mode."""
+        return self._in_turn([member.outputs(args, kwargs) for member in self._members])
+
+    def outputs_of(self, args: Any, kwargs: Any, wanted: Callable[[], Tensor]) -> Iterator[Any]:
+        """The same for fewer examples from draw to draw: those that `wanted` gives before each, [n], until none."""
+        return self._in_turn([member.outputs_of(args, kwargs, wanted) for member in self._members])
+
+    def _in_turn(self, of_mode: list[Iterator[Any]]) -> Iterator[Any]:
+        """A draw of each mode after the other, until one has none."""
+        for number in range(self.samples):
+            try:
+                output = next(of_mode[number % self.modes])
+            except StopIteration:
+                return
+            yield output
+
+
+class _Member:
+    """Some draws of one mode: those of these numbers."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        mode: int,
+        numbers: range,
+        at_means: bool,
+        seed: int,
+        max_bytes: int,
+        fast: bool,
+    ) -> None:
+        self._source = network
+        self._mode = mode
+        self._numbers = numbers
+        self._at_means = at_means
         self._seed = seed
         self._max_bytes = max_bytes
         self._fast = fast
         self._vmap_works = fast
-        self.samples = samples if stochastic_weights(self._source) else 1
         self._sets: dict[int, list[Tensor]] = {}
         self._stacked: dict[str, Tensor] | None = None
         self._prefix: fx.GraphModule | None = None
@@ -78,11 +134,10 @@ class Ensemble:
     def _build(self) -> None:
         source = self._source
         weights = {id(s.weight): s for s in stochastic_weights(source)}
-        if not weights:
-            self._slots: list[Slot] = []
-            self._plain = copy.deepcopy(source).eval()
+        self._plain = (to_deterministic(source) if weights else copy.deepcopy(source)).eval()
+        self._slots: list[Slot] = []
+        if self._at_means:
             return
-        self._plain = to_deterministic(source).eval()
         slots: dict[int, Slot] = {}
         for site in sites(source):
             key = id(site.weight)
@@ -145,7 +200,7 @@ class Ensemble:
         """Draw `number`, from the cache or made anew; the cache never exceeds `max_bytes`."""
         if number in self._sets:
             return self._sets[number]
-        drawn = [self._layout(slot.draw(self._seed, number)) for slot in self._slots]
+        drawn = [self._layout(slot.draw(self._seed, number, self._mode)) for slot in self._slots]
         size = sum(w.nbytes for w in drawn)
         if (len(self._sets) + 1) * size <= self._max_bytes:
             self._sets[number] = drawn
@@ -155,9 +210,9 @@ class Ensemble:
         """All draws as one tensor a parameter, [S, *shape], if they fit."""
         if self._stacked is None:
             size = sum(slot.parameter.nbytes for slot in self._slots)
-            if 2 * self.samples * size > self._max_bytes:
+            if 2 * len(self._numbers) * size > self._max_bytes:
                 return None
-            sets = [self._weights(s) for s in range(self.samples)]
+            sets = [self._weights(number) for number in self._numbers]
             assert self._net is not None
             names = {id(p): name for name, p in self._net.named_parameters()}
             self._stacked = {
@@ -169,25 +224,46 @@ class Ensemble:
     # --- outputs ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def outputs(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """The model's output for each draw in turn, BatchNorm and dropout in evaluation mode."""
+    def outputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+        """As of the `Ensemble`, for its own draws alone; so is what follows."""
+        args, kwargs = self._begun(args, kwargs)
+        yield from self._vectorised(args, kwargs) or (
+            self._run(number, args, kwargs) for number in self._numbers
+        )
+
+    @torch.no_grad()
+    def outputs_of(self, args: Any, kwargs: Any, wanted: Callable[[], Tensor]) -> Iterator[Any]:
+        whole, spec = pytree.tree_flatten(self._begun(args, kwargs))
+        first = pytree.tree_map_only(Tensor, lambda t: t[:1] if t.ndim else t, (args, kwargs))
+        axes = list(map(_other_axis, whole, pytree.tree_leaves(self._begun(*first))))
+        for number in self._numbers:
+            if not len(at := wanted()):
+                return
+            taken = [
+                t if i is None else t.index_select(i, at.to(t.device))
+                for t, i in zip(whole, axes, strict=True)
+            ]
+            yield self._run(number, *pytree.tree_unflatten(taken, spec))
+
+    def _begun(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The inputs as the network takes them: laid out, with all done that is the same in every draw."""
         if self._net is None:
             self._prepare(args, kwargs)
         args, kwargs = self._laid_out(args, kwargs)
         if self._prefix is not None:
             args, kwargs = self._prefix(*self._own(args), **self._own(kwargs)), {}
-        yield from self._vectorised(args, kwargs) or self._one_by_one(args, kwargs)
+        return args, kwargs
 
     def _own(self, inputs: Any) -> Any:
         """To be written into where the network does."""
         return _copied(inputs) if self._writes else inputs
 
-    def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    def _run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The output of one draw."""
         assert self._net is not None
-        for number in range(self.samples):
-            for slot, value in zip(self._slots, self._weights(number), strict=True):
-                slot.parameter.data = value
-            yield self._net(*self._own(args), **self._own(kwargs))
+        for slot, value in zip(self._slots, self._weights(number), strict=True):
+            slot.parameter.data = value
+        return self._net(*self._own(args), **self._own(kwargs))
 
     def _vectorised(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """All draws in one vmapped pass, for the smallest batches; None where vmap cannot."""
@@ -210,7 +286,14 @@ class Ensemble:
             self._vmap_works = False
             return None
         leaves, spec = pytree.tree_flatten(batched)
-        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(self.samples)]
+        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(len(self._numbers))]
+
+
+def _other_axis(a: Any, b: Any) -> int | None:
+    """The first axis in which two tensors differ in size: that of the examples, for different numbers of them."""
+    if not isinstance(a, Tensor):
+        return None
+    return next((i for i, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n), None)
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

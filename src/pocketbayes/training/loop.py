@@ -20,9 +20,11 @@ from torch.utils import _pytree as pytree
 from pocketbayes.data.loaders import EMPTY, length
 from pocketbayes.likelihood import Batch, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.norms import train_mode
 from pocketbayes.posterior.weights import StochasticWeight, unwrap
 from pocketbayes.prediction.evaluate import evaluate
+from pocketbayes.prediction.scales import Scales, give_scales
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.progress import bar
@@ -77,6 +79,11 @@ class TrainingRun:
         if settings.patience is not None and task.validation is None:
             raise ValueError(
                 "fit: patience waits for a better validation NLL. Pass validation=, or leave it out."
+            )
+        if isinstance(task.model, nn.parallel.DistributedDataParallel) and len(modes_of(task.model)) > 1:
+            raise ValueError(
+                "fit: DistributedDataParallel wants every parameter in every pass, and a pass is of one mode. "
+                "Train each mode by itself, and put them together with pb.Modes."
             )
         self.task, self.settings, self.state = task, settings, State()
         self.batches = length(task.loader)  # in an epoch
@@ -188,7 +195,7 @@ class TrainingRun:
     @contextmanager
     def _draw(self, number: int) -> Iterator[None]:
         """That draw of the batch; DistributedDataParallel reduces gradients after the last one only."""
-        last = number == self.settings.samples - 1
+        last = number == self.settings.samples - 1  # there are no modes under DistributedDataParallel
         seed = mix(self.settings.seed, self.state.epoch, self.state.batch, number, _rank())
         with self.task.draw(seed), nullcontext() if last else _no_sync(self.task.model):
             yield
@@ -254,6 +261,7 @@ def train(
         require_writable(path)
         if path.exists():
             checkpoint.resume(path, run)
+    give_scales(unwrap(run.task.model), Scales())  # those of a calibration before, which training undoes
     kept = path if _rank() == 0 else None
     total = run.settings.epochs * run.batches
     with bar("fit", total, enabled=progress, done=run.state.epoch * run.batches) as shown:
