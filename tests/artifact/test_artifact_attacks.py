@@ -135,6 +135,18 @@ HEADS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "type": (lambda h: row(h, "bn.weight").__setitem__(3, "object"), "unknown type"),
     "code": (lambda h: row(h, "bn.weight").__setitem__(4, "O8"), "needs a code"),
     "code of another kind": (lambda h: row(h, "bn.weight").__setitem__(4, "i2"), "cannot be stored as"),
+    "a number of another type": (lambda h: row(h, "bn.weight").__setitem__(4, 1), "a code or a number"),
+    "a number too large": (lambda h: row(h, "bn.weight").__setitem__(4, 1e39), "a code or a number"),
+    "a number too exact": (lambda h: row(h, "bn.weight").__setitem__(4, 0.1), "a code or a number"),
+    "a number no byte holds": (
+        lambda h: row(h, "bn.weight").__setitem__(slice(3, 5), ["uint8", 256]),
+        "a code or a number",
+    ),
+    "a number and a section": (lambda h: row(h, "bn.weight").__setitem__(4, 0.5), "bytes too many"),
+    "a number for too many": (
+        lambda h: row(h, "bn.weight").__setitem__(slice(2, 5), [[1 << 40], "float32", 0.5]),
+        "more than max_weights",
+    ),
     "doubled": (lambda h: h["tensors"].append(row(h, "bn.weight")), "occurs twice"),
     "dangling tie": (lambda h: row(h, "tied.weight").__setitem__(2, "nobody"), "tied to 'nobody'"),
     "tie to itself": (lambda h: row(h, "tied.weight").__setitem__(2, "tied.weight"), "tied to 'tied.weight'"),

@@ -109,8 +109,7 @@ def _tensor(name: str, entry: Entry, parsed: Parsed, costs: _Costs) -> TensorSum
     if isinstance(entry, Tied):
         return TensorSummary(name, f"tied to {entry.target}", (), "", 0.0, 0, 0, 0)
     if isinstance(entry, Plain):
-        code = numbers.plain_code(entry.values, entry.dtype, entry.bits or at.plain)
-        bits = 8.0 * numbers.nbytes(code, entry.values.size)
+        bits = _plain_bits(entry, at.plain)
         return TensorSummary(name, "plain", entry.shape, entry.dtype, bits, 0, 0, 0)
     kind, fixed = ("mean-field", "shared")[isinstance(entry, Shared)], size_of(entry) - free_of(entry)
     pairs = entry.outlier_mu.size if isinstance(entry, Shared) else entry.mu.size
@@ -119,6 +118,13 @@ def _tensor(name: str, entry: Entry, parsed: Parsed, costs: _Costs) -> TensorSum
         return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, 0, 0)
     bits += costs.of_labels(entry) + costs.of_blends(entry)
     return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, pairs, len(entry.alphas))
+
+
+def _plain_bits(entry: Plain, usual: int) -> float:
+    if numbers.constant_of(entry.values, entry.dtype) is not None:
+        return 0.0
+    code = numbers.plain_code(entry.values, entry.dtype, entry.bits or usual)
+    return 8.0 * numbers.nbytes(code, entry.values.size)
 
 
 class _Costs:

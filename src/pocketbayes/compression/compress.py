@@ -4,7 +4,7 @@ posterior    sigmas from the data (a diagonal Laplace posterior), then training 
 sharing      training that alternates with new labels, steered to the budget
 fine-tuning  labels frozen, the codebook and everything else trained on, where that helps
 calibration  one factor on all sigmas, by validation NLL, where the plan asks for it
-file         written, read back, counted
+file         norms folded to a scale and a shift; written, read back, counted
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.convert import bayesianize
+from pocketbayes.posterior.norms import fold_statistics
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
@@ -80,6 +81,8 @@ def compress(
     """A trained network, or a posterior, into a pocket file at `path` that keeps the budget.
 
     The model is changed in place to what the file holds; if `compress` fails or is interrupted, it is left as it came.
+    BatchNorms are folded: what is left of their statistics is mean 0 and variance 1. Keep them in evaluation mode if
+    you train on in a loop of your own; `fit` does.
 
     Args:
         model: a plain network that is trained, or one that `bayesianize` converted.
@@ -210,6 +213,7 @@ class _Stages:
         else:
             self.search()
         started = time.monotonic()
+        fold_statistics(job.model)
         saved = write(self.pocket(job.model), path, self.graph.why_not)
         self.report.saved = saved
         self.report.sharing = replace(report_of(job.model, "rate"), distortion=self.distortion)
@@ -335,7 +339,7 @@ class _Stages:
             lr=plan.finetune_lr,
             progress=job.progress,
         )
-        if self.size_of(job.model) > max_bytes:  # codes of labels follow the means
+        if self.size_of(copy.deepcopy(job.model)) > max_bytes:  # codes of labels follow the means
             adopt(job.model, before)
 
     def _compare_untrained(self, max_bytes: int, smallest: int, posterior: _Kept) -> None:
@@ -365,7 +369,7 @@ class _Stages:
             "validation": self.job.validation_loader,
         }
         self._fit(name, epochs=plan.finetune_epochs, **settings)
-        after, size = self.measure("fine-tuning", started), self.size_of(self.job.model)
+        after, size = self.measure("fine-tuning", started), self.size_of(copy.deepcopy(self.job.model))
         why = ""
         if size > max_bytes:
             why = f"taken back: {size:,} bytes"
@@ -423,13 +427,16 @@ class _Stages:
             to_pocket(model, precision=self.job.precision, metadata=metadata), graph=self.graph.graph
         )
 
-    def encoded(self, model: nn.Module) -> Encoded:
-        """The file as it would be; temperatures that will be known at the end have room in it."""
+    def encoded(self, twin: nn.Module) -> Encoded:
+        """The file of a copy of the model, whose norms are folded here; temperatures that will be known at the end
+        have room in it.
+        """
+        fold_statistics(twin)
         reserved = _RESERVED.metadata() if self.job.plan.calibrate else {}
-        return encode(self.pocket(model, **reserved))
+        return encode(self.pocket(twin, **reserved))
 
-    def size_of(self, model: nn.Module) -> int:
-        return len(self.encoded(model).data)
+    def size_of(self, twin: nn.Module) -> int:
+        return len(self.encoded(twin).data)
 
     def final_size(self, twin: nn.Module) -> int:
         """Bytes of the file when all training is done, nearly: norms count their batches, and long numbers take more

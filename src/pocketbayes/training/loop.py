@@ -21,6 +21,7 @@ from pocketbayes.data.loaders import EMPTY, length
 from pocketbayes.likelihood import Batch, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.modes import modes_of
+from pocketbayes.posterior.norms import train_mode
 from pocketbayes.posterior.weights import StochasticWeight, unwrap
 from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.prediction.scales import Scales, give_scales
@@ -267,7 +268,7 @@ def train(
     with bar("fit", total, enabled=progress, done=run.state.epoch * run.batches) as shown:
         while not run.finished:
             started = saved = time.monotonic()
-            run.task.model.train()
+            train_mode(run.task.model)
             for batch in run.rest_of_epoch():
                 parts = run.train_on(batch)
                 shown.advance(f"nll {parts.nll:.3f}  kl {parts.kl:,.0f}")
