@@ -72,7 +72,7 @@ def share_untrained(
     for _ in range(ROUNDS):
         trial = copy.deepcopy(model)
         distortion = plan.share(trial, max(8.0, bits))
-        size = size_of(trial)
+        size = size_of(copy.deepcopy(trial))
         if size <= max_bytes and (best is None or size > best[0]):
             best = size, trial, distortion
         if FILLED * max_bytes <= size <= max_bytes:

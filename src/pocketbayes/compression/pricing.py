@@ -53,8 +53,8 @@ def _chosen(
     step, counts = codec.choose_step(labels, layout, levels)
     if step == 0:
         return labels
-    counts = torch.from_numpy(counts[:, :-1]) + PRIOR * code.frequency  # [contexts, K + 1]
-    price = prices(code._replace(frequency=counts / counts.sum(1, keepdim=True)), rate)
+    frequency = torch.from_numpy(counts[:, :-1]) + PRIOR * code.frequency  # [contexts, K + 1]
+    price = prices(code._replace(frequency=frequency / frequency.sum(1, keepdim=True)), rate)
     place = context.columns_of(np.arange(layout.size), layout.kernel)  # [cells, kernels] where in the layer
     chosen, means = labels.copy(), np.zeros((len(place) + 1, place.shape[1]), np.int16)
     for slab in context.slabs(layout.kernel):
