@@ -88,15 +88,11 @@ class SharingReport:
         return self.label_bits / self.weights
 
     def __str__(self) -> str:
+        lost = "" if self.distortion is None else f", {self.distortion / self.weights:.2f} nats a weight lost"
         return (
             f"{self.how}: {self.weights:,} weights share {self.components} components "
             f"({self.components_before_merging} before merging), {self.outliers:,} outliers, {self.blends:,} blends, "
-            f"{self.bits_per_weight:.2f} bits a label, {self.trainable:,} trainable scalars"
-            + (
-                ""
-                if self.distortion is None
-                else f", {self.distortion / self.weights:.2f} nats a weight lost"
-            )
+            f"{self.bits_per_weight:.2f} bits a label, {self.trainable:,} trainable scalars{lost}"
         )
 
 
@@ -116,7 +112,7 @@ def share(
 
     Args:
         model: a mean-field posterior, all its weights unshared.
-        how: `Rate(...)`, the fewest label bits for the least loss (part 3 of docs/method.md), or `Paper(...)`.
+        how: `Rate(...)`, the fewest label bits for the least loss (docs/method.md, "Sharing"), or `Paper(...)`.
         fisher: g_i by parameter name, from `pb.fisher_information`; the paper's rule for outliers needs it.
 
     Returns:
@@ -173,7 +169,7 @@ def _by_rate(mu: list[Tensor], sigma: list[Tensor], how: Rate) -> _Shared:
 
 
 def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Tensor] | None) -> _Shared:
-    """Outliers, mixture, assignment, small clusters, merge, blend: in the order of part 2 of docs/method.md."""
+    """Outliers, mixture, assignment, small clusters, merge, blend: in the order of docs/method.md, "Sharing"."""
     outlier = before_sharing(how.outliers, mu, fisher)
     position = [(~o).reshape(-1).nonzero()[:, 0] for o in outlier]  # of the weights left to share
     inliers = [(m.reshape(-1)[p], s.reshape(-1)[p]) for m, s, p in zip(mu, sigma, position, strict=True)]
