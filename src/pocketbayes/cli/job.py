@@ -25,9 +25,10 @@ from pocketbayes.cli.compress import CompressOptions
 from pocketbayes.cli.datasets import Data, divided, ood_data, training_batches
 from pocketbayes.cli.network import builder, given_net, require_takes, residual_sigma
 from pocketbayes.cli.output import finite
-from pocketbayes.cli.record import facts, of_compression, warnings_of
+from pocketbayes.cli.record import facts, of_compression
 from pocketbayes.cli.story import write_story
 from pocketbayes.compression.compress import compress
+from pocketbayes.compression.stages import warnings_of
 from pocketbayes.data import DataSet
 from pocketbayes.likelihood import Homoscedastic, Likelihood
 from pocketbayes.prediction.layout import prefer_channels_last
@@ -131,6 +132,7 @@ class Job:
             plan=self.given.plan,
             likelihood=start.likelihood,
             metadata=reserved.metadata(),
+            graph=self.given.graph,
             checkpoints=bench.folder,
             **self.budget,
         )

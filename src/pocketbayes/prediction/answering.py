@@ -15,7 +15,7 @@ from pocketbayes.prediction.scales import Scale, scales_of
 
 Samples = int | Literal["mean", "auto"]
 MOST = 30  # draws of "auto"
-TOLERANCE = 0.01  # of "auto": the standard error of an input's probabilities at which it is finished
+TOLERANCE = 0.03  # of "auto": the standard error of an input's probabilities at which it is finished
 
 
 class Answering:
