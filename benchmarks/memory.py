@@ -43,7 +43,7 @@ def shared(what: str) -> nn.Module:
     import pocketbayes as pb
     from pocketbayes.moments import Codebook
     from pocketbayes.posterior.weights import stochastic_weights
-    from pocketbayes.sharing.share import install
+    from pocketbayes.sharing.install import install
 
     def label(mu: Tensor) -> Tensor:
         return (mu * 200).round().clamp(-31, 31).to(torch.uint8) + 31

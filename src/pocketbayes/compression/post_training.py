@@ -23,9 +23,10 @@ from pocketbayes.prediction.inputs import device_of, unlabelled
 from pocketbayes.runs.progress import track
 from pocketbayes.sharing.compensate import compensated_labels, factor, input_moments
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
+from pocketbayes.sharing.install import install
 from pocketbayes.sharing.labels import RateSharing, label_weights
 from pocketbayes.sharing.rate import Rate, RateCode, fit_bits, fit_codebook
-from pocketbayes.sharing.share import install, require_mean_field, share
+from pocketbayes.sharing.share import require_mean_field, share
 from pocketbayes.training.distillation import frozen
 
 ROUNDS = 8  # of labels, each nearer to the budget

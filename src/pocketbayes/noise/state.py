@@ -107,10 +107,9 @@ class StateDependent(Noise):
         edges = torch.cat([law.core for law in self.laws]).unique()
         z, lengths = panel_nodes(edges.to(mu.device), max(law.order for law in self.laws))  # [Q]
         densities = torch.stack([law.log_prob(z).exp() for law in self.laws])  # [K, Q]
+        mixed = self.weights(mu, sigma).double().reshape(-1, len(self.laws))
         parts = []
-        for a in (
-            self.weights(mu, sigma).double().reshape(-1, len(self.laws)).split(max(1, (1 << 22) // z.numel()))
-        ):
+        for a in mixed.split(max(1, (1 << 22) // z.numel())):
             f = a @ densities  # [rows, Q]
             parts.append((torch.special.xlogy(f, f.clamp_min(1e-300)) * lengths).sum(1))
         return (GAUSSIAN_ENTROPY + torch.cat(parts)).view(mu.shape).to(mu)

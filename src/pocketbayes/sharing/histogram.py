@@ -223,12 +223,10 @@ def make_axis(sample: Tensor, low: float, high: float, bins: int) -> BinnedAxis:
     counts = torch.bincount(cell, minlength=CELLS).double()
     filled = _smooth(counts).pow(1 / 3).cumsum(0)
     bin_of_cell = (filled * (bins / filled[-1])).ceil().clamp(1, bins).int() - 1
-    bin_of_cell = bin_of_cell.unique_consecutive(return_inverse=True)[
-        1
-    ].int()  # a cell may be wider than a bin
+    _, bin_of_cell = bin_of_cell.unique_consecutive(return_inverse=True)  # a cell may be wider than a bin
     first = torch.cat([torch.ones(1, dtype=torch.bool), bin_of_cell.diff() > 0]).nonzero().squeeze(1)
     edges = torch.cat([low + first.double() / per_unit, torch.tensor([high], dtype=torch.float64)])
-    return BinnedAxis(low, per_unit, bin_of_cell, edges)
+    return BinnedAxis(low, per_unit, bin_of_cell.int(), edges)
 
 
 def _smooth(counts: Tensor, width: int = 65) -> Tensor:

@@ -25,6 +25,7 @@ from pocketbayes.sharing.evidence import (
     statistics,
     sums_by_label,
 )
+from pocketbayes.sharing.install import install
 from pocketbayes.sharing.labels import RateSharing, Table, label_weights
 from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.sharing.rate import (
@@ -38,7 +39,7 @@ from pocketbayes.sharing.rate import (
     prices,
     reopened,
 )
-from pocketbayes.sharing.share import install, require_mean_field
+from pocketbayes.sharing.share import require_mean_field
 from pocketbayes.sharing.threads import operators_alone, spread
 
 SAMPLE = 1 << 13  # weights labelled one by one in a layer; those of larger layers look theirs up

@@ -84,9 +84,7 @@ def before_sharing(
     rules: Outliers, mu: Sequence[Tensor], fisher: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
     """The outliers known before the mixture is fitted: by mean and by fisher."""
-    masks = (
-        [torch.zeros_like(m, dtype=torch.bool) for m in mu] if rules.mean is None else by_mean(mu, rules.mean)
-    )
+    masks = by_mean(mu, rules.mean or AbsoluteMean(math.inf))
     if rules.fisher_fraction is None:
         return masks
     if fisher is None:

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.moments import Codebook
-from pocketbayes.posterior.surgery import swap
-from pocketbayes.posterior.weights import MeanFieldWeight, Site, StochasticWeight, common, require_bayesian
+from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian
 from pocketbayes.sharing.blend import ELLIPSE, blend_weights, component_moments
 from pocketbayes.sharing.histogram import make_histogram
+from pocketbayes.sharing.install import install
 from pocketbayes.sharing.labels import share_by_rate
 from pocketbayes.sharing.merge import AbsoluteDistance, Merge, merge_components
 from pocketbayes.sharing.mixture import assign, fit_mixture
 from pocketbayes.sharing.outliers import Outliers, before_sharing, by_cluster_size, cluster_sizes
 from pocketbayes.sharing.rate import Rate
-from pocketbayes.sharing.shared import Blends, SharedWeight, TrainableCodebook
+from pocketbayes.sharing.shared import Blends, SharedWeight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +88,11 @@ class SharingReport:
         return self.label_bits / self.weights
 
     def __str__(self) -> str:
+        lost = "" if self.distortion is None else f", {self.distortion / self.weights:.2f} nats a weight lost"
         return (
             f"{self.how}: {self.weights:,} weights share {self.components} components "
             f"({self.components_before_merging} before merging), {self.outliers:,} outliers, {self.blends:,} blends, "
-            f"{self.bits_per_weight:.2f} bits a label, {self.trainable:,} trainable scalars"
-            + (
-                ""
-                if self.distortion is None
-                else f", {self.distortion / self.weights:.2f} nats a weight lost"
-            )
+            f"{self.bits_per_weight:.2f} bits a label, {self.trainable:,} trainable scalars{lost}"
         )
 
 
@@ -116,7 +112,7 @@ def share(
 
     Args:
         model: a mean-field posterior, all its weights unshared.
-        how: `Rate(...)`, the fewest label bits for the least loss (part 3 of docs/method.md), or `Paper(...)`.
+        how: `Rate(...)`, the fewest label bits for the least loss (docs/method.md, "Sharing"), or `Paper(...)`.
         fisher: g_i by parameter name, from `pb.fisher_information`; the paper's rule for outliers needs it.
 
     Returns:
@@ -173,7 +169,7 @@ def _by_rate(mu: list[Tensor], sigma: list[Tensor], how: Rate) -> _Shared:
 
 
 def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Tensor] | None) -> _Shared:
-    """Outliers, mixture, assignment, small clusters, merge, blend: in this order (METHOD 2)."""
+    """Outliers, mixture, assignment, small clusters, merge, blend: in the order of docs/method.md, "Sharing"."""
     outlier = before_sharing(how.outliers, mu, fisher)
     position = [(~o).reshape(-1).nonzero()[:, 0] for o in outlier]  # of the weights left to share
     inliers = [(m.reshape(-1)[p], s.reshape(-1)[p]) for m, s, p in zip(mu, sigma, position, strict=True)]
@@ -226,58 +222,7 @@ def _mean_by_label(
     return torch.zeros(k, dtype=torch.float64).index_add_(0, flat, g) / cluster_sizes(labels, k).clamp_min(1)
 
 
-# --- putting the outcome into the model --------------------------------------------------------------------------
-
-
-def install(
-    model: nn.Module,
-    found: list[Site],
-    book: Codebook[Tensor],
-    labels: list[Tensor],
-    blends: list[Blends | None],
-    *,
-    tied: bool = False,
-) -> None:
-    """Replace each weight by a SharedWeight with these labels into the codebook."""
-    used, labels, blends = _compact(labels, blends, book.components)
-    like = found[0].original
-    codebook = TrainableCodebook(Codebook(*(part[used].to(like) for part in book)), tied=tied)
-    new: dict[int, tuple[StochasticWeight, Tensor]] = {}
-    counted = {id(site.weight.draws): site for site in reversed(found)}  # with the first tensor of each mode
-    for site, label, blend in zip(found, labels, blends, strict=True):
-        q, outlier = site.moments, label == codebook.components
-        weight = SharedWeight(
-            codebook=codebook,
-            labels=label,
-            outlier_sigma=q.sigma.detach()[outlier],
-            blends=blend,
-            counts_codebook=counted[id(site.weight.draws)] is site,
-            **common(site.weight),
-        )
-        new[id(site.weight)] = weight, q.mu[outlier]
-    swap(model, new)
-
-
-def _compact(
-    labels: list[Tensor], blends: list[Blends | None], components: int
-) -> tuple[Tensor, list[Tensor], list[Blends | None]]:
-    """Leave out components that no weight uses; a blended weight is labelled with its largest component."""
-    labels = [
-        label
-        if b is None
-        else label.reshape(-1).index_copy(0, b.position.long(), b.component[:, 0].to(label)).view_as(label)
-        for label, b in zip(labels, blends, strict=True)
-    ]
-    sizes = cluster_sizes([label.long() for label in labels], components + 1)[:components]
-    for blend in blends:
-        if blend is not None:
-            sizes += torch.bincount(blend.component.reshape(-1).long(), minlength=components)
-    used = sizes > 0
-    used[0] |= not bool(used.any())  # all outliers: an empty codebook has no shape to train
-    number = torch.cat([used.cumsum(0) - 1, used.sum()[None]])
-    labels = [number[label.long()] for label in labels]
-    renamed = [b if b is None else Blends(b.position, number[b.component.long()], b.alpha) for b in blends]
-    return used, labels, renamed
+# --- what is told --------------------------------------------------------------------------------------------------
 
 
 def report_of(model: nn.Module, how: str) -> SharingReport:

@@ -45,12 +45,8 @@ def undirected(colours: Colours, tail: IntArray, head: IntArray, label: IntArray
     colours = colours.copy()
     np.add.at(colours, tail[loop], _mix(label[loop].astype(np.uint64) + np.uint64(1)))
     tail, head, label = tail[~loop], head[~loop], label[~loop]
-    ends = (
-        np.concatenate([tail, head]),
-        np.concatenate([head, tail]),
-        np.concatenate([2 * label, 2 * label + 1]),
-    )
-    return Part(_mix(colours), *ends)
+    labels = np.concatenate([2 * label, 2 * label + 1])
+    return Part(_mix(colours), np.concatenate([tail, head]), np.concatenate([head, tail]), labels)
 
 
 def _mix(words: Colours) -> Colours:

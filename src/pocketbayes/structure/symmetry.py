@@ -163,11 +163,8 @@ def labelled_graph(graph: NeuronGraph, edges: Edges, signed: bool) -> Part:
         if group.distinguished:
             colours[group.neurons] = len(graph.groups) + group.neurons
     colours[minus] = colours[: graph.size]
-    tail, head, antipode = (
-        edges.tail,
-        edges.head,
-        int(max(edges.label.max(initial=0), edges.negative.max(initial=0))),
-    )
+    tail, head = edges.tail, edges.head
+    antipode = int(max(edges.label.max(initial=0), edges.negative.max(initial=0)))
     lifts = [(tail, head, edges.label)]
     lifts += [(minus[tail], head, edges.negative), (tail, minus[head], edges.negative)]
     lifts += [(minus[tail], minus[head], edges.label)]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx, nn
-from torch.nn.utils import parametrize
 
 from pocketbayes.structure import shapes
 from pocketbayes.structure.layers import listed_graph, spread_over, weighted_layer
 from pocketbayes.structure.network import Builder, Cell, NeuronGraph
 from pocketbayes.structure.schemes import Weight
 from pocketbayes.structure.shapes import Stream, Untraceable
-from pocketbayes.structure.tracer import NORMS, LayerTracer, is_leaf, kind_of, ranks_of
+from pocketbayes.structure.tracer import NORMS, LayerTracer, is_leaf, kind_of, ranks_of, weight_id
 
 SUMS = frozenset({"add", "iadd", "sub", "isub", "rsub"})
 PRODUCTS = frozenset({"mul", "imul", "multiply", "div", "truediv", "itruediv"})
@@ -22,11 +21,12 @@ QUESTIONS = frozenset({"size", "getattr", "dim", "len"})  # about a tensor's sha
 NUMBER = object()  # their answers, and what is computed from them
 
 
+@dataclass(frozen=True, eq=False)
 class TensorValue:
     """A parameter or buffer of the model in the forward pass, as it is or expanded over the batch."""
 
-    def __init__(self, name: str, value: Tensor) -> None:
-        self.name, self.value = name, value
+    name: str
+    value: Tensor
 
 
 def neuron_graph(
@@ -53,15 +53,6 @@ def neuron_graph(
     for node in traced.graph.nodes:
         walk.visit(node)
     return walk.builder.build()
-
-
-def _weight_id(module: nn.Module) -> int:
-    """Of the weight itself, or of what it is drawn from, which modules may share; else of its module."""
-    weight = module._parameters.get("weight")
-    if weight is None and parametrize.is_parametrized(module, "weight"):
-        assert isinstance(module.parametrizations, nn.ModuleDict)
-        weight = getattr(module.parametrizations["weight"], "original", None)
-    return id(module if weight is None else weight)
 
 
 class _Walk:
@@ -123,7 +114,7 @@ class _Walk:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             cells = self.builder.fresh(name, module.embedding_dim)
             self.builder.rider(f"{name}.weight", cells, dim=-1)
-            self.embedded[_weight_id(module)] = cells
+            self.embedded[weight_id(module)] = cells
             return Stream(tuple(cells), -1, None)
         if isinstance(module, nn.MultiheadAttention):
             return self._attention(name, module, args)
@@ -147,8 +138,8 @@ class _Walk:
         rank = stream.rank if isinstance(stream, Stream) else None
         inputs = self._read(stream, layer.inputs, axis, name)
         outputs = self.builder.fresh(name, layer.outputs)
-        self.builder.tie(self.embedded.get(_weight_id(module), inputs), inputs)
-        weight = layer.weight._replace(name=self.names.setdefault(_weight_id(module), layer.weight.name))
+        self.builder.tie(self.embedded.get(weight_id(module), inputs), inputs)
+        weight = layer.weight._replace(name=self.names.setdefault(weight_id(module), layer.weight.name))
         self.builder.layer(weight, layer.groups, inputs, outputs)
         if layer.bias is not None:
             self.builder.rider(layer.bias, outputs)
@@ -245,18 +236,14 @@ class _Walk:
         if not isinstance(left, Stream):
             return None
         if isinstance(right, Stream):
-            pairs = self._pairs(left, right)
-            both = [(a, b) for a, b in pairs if a and b]
-            self.builder.tie([a for a, _ in both], [b for _, b in both])
-            return replace(left, cells=tuple(a or b for a, b in pairs), rank=left.rank or right.rank)
+            cells = tuple(a or b for a, b in self._tied(left, right))
+            return replace(left, cells=cells, rank=left.rank or right.rank)
         self._meet(left, right, flips=True)
         return left
 
     def _product(self, left: Any, right: Any) -> Any:
         if isinstance(left, Stream) and isinstance(right, Stream):
-            pairs = self._pairs(left, right)
-            both = [(a, b) for a, b in pairs if a and b]
-            self.builder.tie([a for a, _ in both], [b for _, b in both], signed=False)
+            pairs = self._tied(left, right, signed=False)
             kept, gate = (left, right) if self.builder.may_be_odd(left.cells) else (right, left)
             self.builder.not_odd(gate.cells)
             cells = (cell if a and b else None for cell, (a, b) in zip(kept.cells, pairs, strict=True))
@@ -268,9 +255,14 @@ class _Walk:
         zero = isinstance(other, int | float) and other == 0
         return replace(stream, cells=(None,) * len(stream.cells)) if zero else stream
 
-    def _pairs(self, left: Stream, right: Stream) -> list[tuple[Cell | None, Cell | None]]:
+    def _tied(
+        self, left: Stream, right: Stream, signed: bool = True
+    ) -> list[tuple[Cell | None, Cell | None]]:
+        """The cells of both side by side, tied where neither is missing."""
         if left.axis != right.axis or left.spread != right.spread or len(left.cells) != len(right.cells):
             raise Untraceable("its two sides do not have their neurons at the same places.")
+        both = [(a, b) for a, b in zip(left.cells, right.cells, strict=True) if a and b]
+        self.builder.tie([a for a, _ in both], [b for _, b in both], signed)
         return list(zip(left.cells, right.cells, strict=True))
 
     def _meet(self, stream: Stream, other: Any, flips: bool) -> None:

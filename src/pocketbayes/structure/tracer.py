@@ -1,4 +1,4 @@
-"""A forward pass as a graph, by torch.fx, while everything else in the process may run."""
+"""A forward pass as a graph, by torch.fx, while everything else in the process may run; and its modules."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
 
 from pocketbayes.structure.layers import CONVOLUTIONS, TRANSPOSED
 
@@ -63,6 +64,8 @@ class LocalTracer(fx.Tracer):
 
 
 class LayerTracer(LocalTracer):
+    """Records layers as one node each, and what happens between them."""
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return is_leaf(m)
 
@@ -78,6 +81,15 @@ def is_leaf(module: nn.Module) -> bool:
 def kind_of(module: nn.Module) -> type:
     """The module's class, under the one that a parametrisation may have put over it."""
     return next(kind for kind in type(module).__mro__ if kind.__module__ != "torch.nn.utils.parametrize")
+
+
+def weight_id(module: nn.Module) -> int:
+    """Of the weight itself, or of what it is drawn from, which modules may share; else of its module."""
+    weight = module._parameters.get("weight")
+    if weight is None and parametrize.is_parametrized(module, "weight"):
+        assert isinstance(module.parametrizations, nn.ModuleDict)
+        weight = getattr(module.parametrizations["weight"], "original", None)
+    return id(module if weight is None else weight)
 
 
 def ranks_of(traced: fx.GraphModule, example: Tensor | None) -> dict[str, int]:
