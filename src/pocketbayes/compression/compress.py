@@ -31,6 +31,7 @@ from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import bayesianize
+from pocketbayes.posterior.modes import Modes
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
@@ -55,7 +56,7 @@ RESERVE = (
 
 
 def compress(
-    model: nn.Module,
+    model: nn.Module | Sequence[nn.Module],
     train_loader: Iterable[Any],
     *,
     path: str | os.PathLike[str],
@@ -77,7 +78,8 @@ def compress(
     The model is changed in place to what the file holds; if `compress` fails or is interrupted, it is left as it came.
 
     Args:
-        model: a plain network that is trained, or one that `bayesianize` converted.
+        model: a plain network that is trained, or one that `bayesianize` converted; or several of one architecture, in
+            a list or as `Modes`, which become the modes of one posterior, in one file, within the budget together.
         train_loader: batches `(x, ..., y)`, or dicts with labels.
         path: the file to write.
         validation_loader: data held out of training; needed for a budget of loss, and for the report's metrics.
@@ -113,7 +115,7 @@ def compress(
     if teacher is not None and not plan.distillation:
         raise ValueError("compress: the teacher has no fraction of the targets. Pass Plan(distillation=0.5).")
     require_writable(path)
-    model = unwrap(model)
+    model = unwrap(model) if isinstance(model, nn.Module) else Modes(model)
     teachers = several(model if teacher is None else teacher) if plan.distillation else []
     likelihood = None if likelihood is None else as_likelihood(likelihood)
     job = CompressionJob(
