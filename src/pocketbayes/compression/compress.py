@@ -33,6 +33,7 @@ from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.convert import bayesianize
+from pocketbayes.posterior.modes import Modes
 from pocketbayes.posterior.norms import fold_statistics
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
@@ -60,7 +61,7 @@ RESERVE = (
 
 
 def compress(
-    model: nn.Module,
+    model: nn.Module | Sequence[nn.Module],
     train_loader: Iterable[Any],
     *,
     path: str | os.PathLike[str],
@@ -85,7 +86,8 @@ def compress(
     you train on in a loop of your own; `fit` does.
 
     Args:
-        model: a plain network that is trained, or one that `bayesianize` converted.
+        model: a plain network that is trained, or one that `bayesianize` converted; or several of one architecture, in
+            a list or as `Modes`, which become the modes of one posterior, in one file, within the budget together.
         train_loader: batches `(x, ..., y)`, or dicts with labels; with `epochs=0` also inputs alone.
         path: the file to write.
         validation_loader: data held out of training; needed for a budget of loss, and for the report's metrics.
@@ -126,7 +128,7 @@ def compress(
     if not plan.epochs and plan.posterior_epochs:
         raise ValueError("compress: epochs=0 is compression without training. Leave posterior_epochs at 0.")
     require_writable(path)
-    model = unwrap(model)
+    model = unwrap(model) if isinstance(model, nn.Module) else Modes(model)
     teachers = several(model if teacher is None else teacher) if plan.distillation or not plan.epochs else []
     likelihood = None if likelihood is None else as_likelihood(likelihood)
     if not plan.epochs:

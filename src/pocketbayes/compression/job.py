@@ -21,6 +21,7 @@ from pocketbayes.compression.temperature import (
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.laplace import fisher_information, laplace_sigma, noise_cost
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.sharing.share import require_mean_field
 
@@ -66,7 +67,7 @@ def laplace_posterior(job: CompressionJob) -> Tempered:
             trial, loader, likelihood=job.likelihood, samples=plan.samples, seed=plan.seed
         )
 
-    predicted = noise_cost(fisher, sigma(1.0))  # at temperature 1
+    predicted = noise_cost(fisher, sigma(1.0)) / len(modes_of(job.model))  # at temperature 1
     if plan.temperature is None:
         chosen = chosen_temperature(plan.noise_cost, predicted, measure)
         found = Tempered(chosen.value, str(chosen))

@@ -95,9 +95,13 @@ def measured_noise_cost(
     with randomness.forked():
         randomness.seed_all(seed)
         for batch in labelled(loader, device_of(model)):
-            (start,) = (likelihood.nll(y, batch.target) for y in means.outputs(*batch.args, **batch.kwargs))
-            drawn = [likelihood.nll(y, batch.target) for y in draws.outputs(*batch.args, **batch.kwargs)]
-            rises.append((torch.stack(drawn) - start).double())  # [S, N]
+            starts, drawn = (
+                torch.stack(
+                    [likelihood.nll(y, batch.target) for y in each.outputs(*batch.args, **batch.kwargs)]
+                )
+                for each in (means, draws)
+            )  # [M, N], [S, N]
+            rises.append((drawn - starts[torch.arange(len(drawn)) % len(starts)]).double())  # [S, N]
     rise = torch.cat(rises, 1)
     if not bool(torch.isfinite(rise).all()):
         return NoiseCost(math.inf, 0.0)
