@@ -209,17 +209,27 @@ def _check_soft(logits: Tensor, target: Tensor) -> None:
 
 
 class Homoscedastic(Likelihood):
-    """y ~ N(output, sigma^2), independent for each output; sigma given, or learned with `learned=True`."""
+    """y ~ N(output, sigma^2), independent for each output; sigma given, or learned with `learned=True`.
 
-    def __init__(self, sigma: float = 0.1, *, learned: bool = False) -> None:
+    A sigma that is not given is learned: it starts at the residuals, and validation data have the last word.
+    """
+
+    def __init__(self, sigma: float | None = None, *, learned: bool = False) -> None:
         super().__init__()
-        if not (math.isfinite(sigma) and sigma > 0):
+        if sigma is not None and not (math.isfinite(sigma) and sigma > 0):
             raise ValueError(f"Homoscedastic: sigma must be positive, got {sigma}.")
-        log_sigma = torch.tensor(math.log(sigma))
-        if learned:
+        self.is_open = sigma is None
+        self.learned = learned or self.is_open
+        log_sigma = torch.tensor(math.log(1.0 if sigma is None else sigma))
+        if self.learned:
             self.log_sigma: Tensor = nn.Parameter(log_sigma)
         else:
             self.register_buffer("log_sigma", log_sigma)
+
+    @torch.no_grad()
+    def set_sigma(self, sigma: float) -> None:
+        self.log_sigma.fill_(math.log(sigma))
+        self.is_open = False
 
     @property
     def sigma(self) -> Tensor:
@@ -227,7 +237,7 @@ class Homoscedastic(Likelihood):
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         mean = output_tensor(output)
-        return gaussian_nll(mean, self.log_sigma.to(mean.device), _like(mean, target))
+        return gaussian_nll(mean, self.log_sigma.to(mean.device), targets_like(mean, target))
 
     def answer(self, output: Any) -> Tensor:
         """The output itself."""
@@ -260,7 +270,7 @@ class Heteroscedastic(Likelihood):
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         mean, sigma = self.split(output)
-        return gaussian_nll(mean, sigma.log(), _like(mean, target))
+        return gaussian_nll(mean, sigma.log(), targets_like(mean, target))
 
     def sample(self, output: Any) -> Tensor:
         """Targets [N, D]."""
@@ -296,7 +306,8 @@ def gaussian_nll(mean: Tensor, log_sigma: Tensor, target: Tensor) -> Tensor:
     return each.flatten(1).sum(1) if each.ndim > 1 else each
 
 
-def _like(mean: Tensor, target: Tensor) -> Tensor:
+def targets_like(mean: Tensor, target: Tensor) -> Tensor:
+    """Targets in the shape and type of the predictions."""
     if mean.shape == target.shape:
         return target.to(mean.dtype)
     if mean.shape == (*target.shape, 1):

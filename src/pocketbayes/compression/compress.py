@@ -31,13 +31,14 @@ from pocketbayes.compression.post_training import answered, refit, renew_norms, 
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
-from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
+from pocketbayes.likelihood import Homoscedastic, Likelihood, unpack
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.modes import Modes
 from pocketbayes.posterior.norms import fold_statistics
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
+from pocketbayes.prediction.answering import likelihood_for
 from pocketbayes.prediction.calibrate import calibrate
 from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.prediction.scales import Scale, Scales, give_scales, scales_of
@@ -50,7 +51,9 @@ from pocketbayes.sharing.rate import Rate
 from pocketbayes.sharing.share import report_of, require_mean_field, share
 from pocketbayes.training.distillation import Distilled, several
 from pocketbayes.training.fit import fit
+from pocketbayes.training.noise_scale import keep_noise, refit_noise, start_noise
 
+_NOISE = Scales(noise=8.713e-05)  # with as many digits as it may have
 _RESERVED = Scales(Scale(0.8713), Scale(0.9362))  # temperatures with as many digits as they may have
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
@@ -130,9 +133,13 @@ def compress(
     require_writable(path)
     model = unwrap(model) if isinstance(model, nn.Module) else Modes(model)
     teachers = several(model if teacher is None else teacher) if plan.distillation or not plan.epochs else []
-    likelihood = None if likelihood is None else as_likelihood(likelihood)
+    known = likelihood is not None or scales_of(model).noise is not None
+    likelihood = likelihood_for(model, likelihood) if known else None
+    start_noise(model, train_loader if validation_loader is None else validation_loader, likelihood)
     if not plan.epochs:
-        train_loader = answered(train_loader, teachers, likelihood, batches=plan.fisher_batches)
+        train_loader = answered(
+            train_loader, teachers, likelihood, batches=plan.fisher_batches, seed=plan.seed
+        )
     job = CompressionJob(
         model=model,
         train_loader=train_loader,
@@ -284,6 +291,7 @@ class _Stages:
             self._train_within(max_bytes, smallest, name)
         else:
             self._label_within(max_bytes, smallest, list(self.job.train_loader))
+        self._refit_noise()
         shared = self.measure(name, started)
         if plan.finetune_epochs and plan.epochs:
             self._finetune(max_bytes, f"{name}-finetune", shared)
@@ -349,10 +357,12 @@ class _Stages:
         started, job, distortion = time.monotonic(), self.job, self.distortion
         trained, metrics = copy.deepcopy((job.model, job.likelihood)), self.report.stages[-1].metrics
         self._take(copy.deepcopy(posterior))
-        teachers, most = [posterior[0]], job.plan.fisher_batches
-        self._label_within(
-            max_bytes, smallest, answered(job.train_loader, teachers, job.likelihood, batches=most)
+        plan = job.plan
+        batches = answered(
+            job.train_loader, [posterior[0]], job.likelihood, batches=plan.fisher_batches, seed=plan.seed
         )
+        self._label_within(max_bytes, smallest, batches)
+        self._refit_noise()
         if self.measure("untrained", started)["nll"] >= metrics["nll"]:
             self._take(trained)
             self.distortion = distortion
@@ -387,6 +397,13 @@ class _Stages:
         adopt(self.job.model, model)
         if self.job.likelihood is not None and likelihood is not None:
             self.job.likelihood.load_state_dict(likelihood.state_dict())
+            keep_noise(self.job.model, self.job.likelihood)
+
+    def _refit_noise(self) -> None:
+        """The noise of a regression, by validation data."""
+        job, plan = self.job, self.job.plan
+        refit_noise(job.model, job.validation_loader, job.likelihood, samples=plan.samples, seed=plan.seed)
+        keep_noise(job.model, job.likelihood)
 
     def search(self) -> None:
         """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
@@ -413,6 +430,8 @@ class _Stages:
         scales = scales_of(best)
         adopt(self.job.model, best)
         give_scales(self.job.model, scales)
+        if isinstance(self.job.likelihood, Homoscedastic) and scales.noise is not None:
+            self.job.likelihood.set_sigma(scales.noise)
         self.distortion = distortion
 
     # --- small things --------------------------------------------------------------------------------------------
@@ -424,18 +443,19 @@ class _Stages:
         return self.size_of(trial)
 
     def pocket(self, model: nn.Module, **reserved: Any) -> Pocket:
-        metadata = {**(self.job.metadata or {}), **reserved}
+        metadata = {**reserved, **(self.job.metadata or {})}
         return replace(
             to_pocket(model, precision=self.job.precision, metadata=metadata), graph=self.graph.graph
         )
 
     def encoded(self, twin: nn.Module) -> Encoded:
-        """The file of a copy of the model, whose norms are folded here; temperatures that will be known at the end
-        have room in it.
+        """The file of a copy of the model, whose norms are folded here; scales that will be known at the end have
+        room in it.
         """
         fold_statistics(twin)
-        reserved = _RESERVED.metadata() if self.job.plan.calibrate else {}
-        return encode(self.pocket(twin, **reserved))
+        noise = _NOISE.metadata() if isinstance(self.job.likelihood, Homoscedastic) else {}
+        temperatures = _RESERVED.metadata() if self.job.plan.calibrate else {}
+        return encode(self.pocket(twin, **noise, **temperatures))
 
     def size_of(self, twin: nn.Module) -> int:
         return len(self.encoded(twin).data)

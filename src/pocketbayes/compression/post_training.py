@@ -20,6 +20,7 @@ from pocketbayes.moments import Codebook, Moments
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.prediction.inputs import device_of, unlabelled
+from pocketbayes.runs import randomness
 from pocketbayes.runs.progress import track
 from pocketbayes.sharing.compensate import compensated_labels, factor, input_moments
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
@@ -37,14 +38,21 @@ _Norm = nn.modules.batchnorm._BatchNorm
 
 @torch.no_grad()
 def answered(
-    loader: Iterable[Any], teachers: list[nn.Module], likelihood: Likelihood | None, *, batches: int | None
+    loader: Iterable[Any],
+    teachers: list[nn.Module],
+    likelihood: Likelihood | None,
+    *,
+    batches: int | None,
+    seed: int = 0,
 ) -> list[Any]:
     """Batches with the mean of the teachers' answers for targets; labels, if the loader has any, are left aside."""
     teachers, likelihood, found = list(map(frozen, teachers)), as_likelihood(likelihood), list[Any]()
-    for batch in unlabelled(islice(loader, batches), device_of(teachers[0])):
-        answers = [likelihood.answer(teacher(*batch.args, **batch.kwargs)) for teacher in teachers]
-        target = torch.stack(answers).mean(0)
-        found.append({**batch.kwargs, "target": target} if batch.kwargs else (*batch.args, target))
+    with randomness.forked():
+        randomness.seed_all(seed)  # of a loader that shuffles
+        for batch in unlabelled(islice(loader, batches), device_of(teachers[0])):
+            answers = [likelihood.answer(teacher(*batch.args, **batch.kwargs)) for teacher in teachers]
+            target = torch.stack(answers).mean(0)
+            found.append({**batch.kwargs, "target": target} if batch.kwargs else (*batch.args, target))
     if not found:
         raise ValueError(
             "compress: the loader is empty. A few hundred inputs, labelled or not, are enough for epochs=0."

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Batch, Likelihood, as_likelihood
+from pocketbayes.likelihood import Batch, Homoscedastic, Likelihood, as_likelihood
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.ensemble import Ensemble
 from pocketbayes.prediction.reduce import Classes, reducer
@@ -41,7 +41,7 @@ class Answering:
         most = MOST if samples == "auto" else samples
         self.ensemble = Ensemble(model, samples=most, seed=seed, max_bytes=max_bytes)
         modes = self.ensemble.modes
-        self.reduce = reducer(as_likelihood(likelihood), keep=keep, scale=scale, modes=modes)
+        self.reduce = reducer(likelihood_for(model, likelihood), keep=keep, scale=scale, modes=modes)
         self.tolerance = TOLERANCE if samples == "auto" and tolerance is None else tolerance
         if self.tolerance is not None:
             self._require_stoppable(samples, self.tolerance)
@@ -67,3 +67,13 @@ class Answering:
             batch.size,
             self.tolerance,
         )
+
+
+def likelihood_for(
+    model: nn.Module, likelihood: Likelihood | Callable[[Any, Any], Tensor] | None
+) -> Likelihood:
+    """The likelihood given, or by default the one that the model was trained with: regression, if it has noise."""
+    noise = scales_of(unwrap(model)).noise
+    return as_likelihood(
+        Homoscedastic(noise, learned=True) if likelihood is None and noise is not None else likelihood
+    )

@@ -11,9 +11,10 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.weights import StochasticWeight, require_bayesian, unwrap
+from pocketbayes.prediction.answering import likelihood_for
 from pocketbayes.prediction.held_out import HeldOut, held_out
 from pocketbayes.prediction.scales import Scale, Scales, give_scales, scales_of
 from pocketbayes.runs.progress import bar
@@ -99,7 +100,7 @@ def calibrate(
         True
     """
     require_bayesian(model)
-    likelihood = as_likelihood(likelihood)
+    likelihood = likelihood_for(model, likelihood)
     rhos = [(rho, rho.detach().clone()) for rho in _rhos(model)]
 
     @torch.no_grad()
@@ -127,7 +128,10 @@ def calibrate(
     finally:
         scale(chosen)
     before = draws.nll(scales_of(unwrap(model)).draws.temperature)
-    give_scales(unwrap(model), Scales(Scale(mean_temperature), Scale(best.temperature)))
+    give_scales(
+        unwrap(model),
+        Scales(Scale(mean_temperature), Scale(best.temperature), noise=scales_of(unwrap(model)).noise),
+    )
     nll = {
         "means": means.nll(),
         "means, temperature": means.nll(mean_temperature),

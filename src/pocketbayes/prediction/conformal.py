@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.answer import Predictive, Regression
-from pocketbayes.prediction.answering import Answering
+from pocketbayes.prediction.answering import Answering, likelihood_for
 from pocketbayes.prediction.evaluate import ask
 from pocketbayes.prediction.inputs import device_of, labelled
 from pocketbayes.prediction.scales import Scales, give_scales, scales_of
@@ -70,7 +70,7 @@ def conformal(
         torch.Size([100, 3])
     """
     _require_probability(alpha)
-    likelihood = as_likelihood(likelihood)
+    likelihood = likelihood_for(model, likelihood)
     ways: tuple[Any, ...] = ("mean", samples) if stochastic_weights(model) else ("mean",)
     empty = "The loader of conformal is empty. Pass one with at least one batch."
     found, batches = [], list(loader)
@@ -88,7 +88,8 @@ def give_quantiles(model: nn.Module, alpha: float, mean: float, draws: float) ->
     """Let the model's answers have prediction sets."""
     old = scales_of(unwrap(model))
     give_scales(
-        unwrap(model), Scales(old.mean._replace(quantile=mean), old.draws._replace(quantile=draws), alpha)
+        unwrap(model),
+        Scales(old.mean._replace(quantile=mean), old.draws._replace(quantile=draws), alpha, old.noise),
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood
-from pocketbayes.prediction.answering import Answering, Samples
+from pocketbayes.likelihood import Batch, Categorical, Likelihood
+from pocketbayes.prediction.answering import Answering, Samples, likelihood_for
 from pocketbayes.prediction.inputs import device_of, labelled, unlabelled
 from pocketbayes.prediction.score import ood_scores
 from pocketbayes.runs.progress import track
@@ -65,7 +65,7 @@ def evaluate(
         >>> 0 <= scores.accuracy <= 1
         True
     """
-    likelihood = as_likelihood(likelihood)
+    likelihood = likelihood_for(model, likelihood)
     if ood is not None and not isinstance(likelihood, Categorical):
         raise ValueError("ood= needs a categorical likelihood: it ranks inputs by predictive entropy.")
     answering = Answering(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.likelihood import Likelihood
 from pocketbayes.noise import (
     Bimodal,
     Gaussian,
@@ -30,7 +30,7 @@ from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.weights import require_bayesian
 from pocketbayes.posterior.with_noise import under_noise
 from pocketbayes.prediction.answer import Predictive, Regression
-from pocketbayes.prediction.answering import Answering
+from pocketbayes.prediction.answering import Answering, likelihood_for
 from pocketbayes.prediction.evaluate import ask
 from pocketbayes.prediction.inputs import device_of, labelled
 from pocketbayes.runs.progress import track
@@ -236,7 +236,7 @@ def shape_sensitivity(
     named = _named(families)
     _require_counts(samples, repeats, tolerance)
     require_bayesian(model)
-    likelihood, batches = as_likelihood(likelihood), list(loader)
+    likelihood, batches = likelihood_for(model, likelihood), list(loader)
     everyone = {"Gaussian again": Gaussian(), **named}
     found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in everyone}
     own: list[dict[str, float]] = []

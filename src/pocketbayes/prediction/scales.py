@@ -1,7 +1,8 @@
 """What validation data chose for the answers of a network: kept with the model, written into its file.
 
 Plain numbers, one set of them for each way of answering: one pass through the means, or draws.
-In a file's metadata: {"logit_temperature": {"mean": T, "draws": T}, "conformal": {"alpha": A, "mean": Q, "draws": Q}}.
+In a file's metadata: {"logit_temperature": {"mean": T, "draws": T}, "conformal": {"alpha": A, "mean": Q, "draws": Q},
+"noise_sigma": S}.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Scales(NamedTuple):
     mean: Scale = Scale()
     draws: Scale = Scale()
     alpha: float | None = None  # how often prediction sets may miss the truth
+    noise: float | None = None  # sigma of a regression with the same noise everywhere
 
     def metadata(self) -> dict[str, Any]:
         """As JSON, in six digits; what was not chosen is left out."""
@@ -36,23 +38,25 @@ class Scales(NamedTuple):
             found["logit_temperature"] = _both(self.mean.temperature, self.draws.temperature)
         if self.alpha is not None and self.mean.quantile is not None and self.draws.quantile is not None:
             found["conformal"] = {"alpha": self.alpha, **_both(self.mean.quantile, self.draws.quantile)}
+        if self.noise is not None:
+            found["noise_sigma"] = self.noise
         return found
 
 
 def read_scales(metadata: Mapping[str, Any]) -> Scales:
     """Those in a file's metadata, checked; a ValueError says what is wrong."""
     temperature, conformal = metadata.get("logit_temperature"), metadata.get("conformal")
-    if temperature is None and conformal is None:
-        return Scales()
     mean, draws = (1.0, 1.0) if temperature is None else _read("logit_temperature", temperature)
-    if min(mean, draws) <= 0:
-        raise ValueError("logit_temperature must be positive")
+    noise = metadata.get("noise_sigma")
+    noise = None if noise is None else _number("noise_sigma", noise)
+    if min(mean, draws) <= 0 or noise == 0:
+        raise ValueError(f"{'noise_sigma' if noise == 0 else 'logit_temperature'} must be positive")
     if conformal is None:
-        return Scales(Scale(mean), Scale(draws))
+        return Scales(Scale(mean), Scale(draws), noise=noise)
     quantiles, alpha = _read("conformal", conformal), _number("conformal", conformal.get("alpha"))
     if not 0 < alpha < 1:
         raise ValueError("conformal: alpha must be between 0 and 1")
-    return Scales(Scale(mean, quantiles[0]), Scale(draws, quantiles[1]), alpha)
+    return Scales(Scale(mean, quantiles[0]), Scale(draws, quantiles[1]), alpha, noise)
 
 
 def scales_of(model: object) -> Scales:

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils import _pytree as pytree
 
 from pocketbayes.data.loaders import EMPTY, length
-from pocketbayes.likelihood import Batch, Likelihood, unpack
+from pocketbayes.likelihood import Batch, Homoscedastic, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.norms import train_mode
@@ -31,8 +31,10 @@ from pocketbayes.runs.progress import bar
 from pocketbayes.training.checkpoint import Checkpoints
 from pocketbayes.training.finite import FiniteChecks
 from pocketbayes.training.history import Epoch, History, Settings
+from pocketbayes.training.noise_scale import keep_noise, refit_noise, start_noise
 from pocketbayes.training.objective import Nelbo, nelbo
 
+NOISE_LR = 0.02  # of ln sigma, which has no unit
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
 Trained = dict[str, dict[str, Tensor]]
@@ -262,6 +264,8 @@ def train(
     checkpoints = None if path is None else Checkpoints(path, run)
     if checkpoints is not None and checkpoints.path.exists():
         checkpoints.resume()
+    else:
+        start_noise(run.task.judged(), run.task.loader, run.task.likelihood)
     give_scales(unwrap(run.task.model), Scales())  # those of a calibration before, which training undoes
     kept = checkpoints if _rank() == 0 else None
     total = run.settings.epochs * run.batches
@@ -282,18 +286,24 @@ def train(
                 kept.save()
     if run.state.best is not None:
         run.take(run.state.best)
+    draws = {"samples": run.settings.validation_samples, "seed": run.settings.seed}
+    refit_noise(run.task.judged(), run.task.validation, run.task.likelihood, **draws)
+    keep_noise(run.task.model, run.task.likelihood)
     return run.state.history
 
 
 def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settings) -> list[dict[str, Any]]:
-    """Two groups: everything, and the rhos, which want a learning rate of their own."""
+    """Everything; the rhos, which want a learning rate of their own; and so does the noise of a regression."""
     weights = [m for m in model.modules() if isinstance(m, StochasticWeight)]
     rhos = {id(p) for m in weights for name, p in m.named_parameters() if name.split(".")[-1] == "rho"}
     everything = [p for p in (*model.parameters(), *likelihood.parameters()) if p.requires_grad]
-    return [
-        {"params": [p for p in everything if id(p) not in rhos], "lr": settings.lr},
+    noise = list(likelihood.parameters()) if isinstance(likelihood, Homoscedastic) else []
+    apart = rhos | {id(p) for p in noise}
+    groups = [
+        {"params": [p for p in everything if id(p) not in apart], "lr": settings.lr},
         {"params": [p for p in everything if id(p) in rhos], "lr": settings.rho_lr},
     ]
+    return [*groups, {"params": noise, "lr": NOISE_LR}] if noise else groups
 
 
 def _no_sync(model: nn.Module) -> AbstractContextManager[Any]:
