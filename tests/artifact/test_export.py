@@ -61,6 +61,17 @@ class Branches(nn.Module):
         return self.up(x) if float(x.sum()) > 0 else self.down(x)
 
 
+class First(nn.Module):
+    """The first output of a module that returns several."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)[0]  # type: ignore[no-any-return]
+
+
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
     return pb.bayesianize(network(), sigma=pb.Absolute(0.1)).eval()
@@ -183,3 +194,21 @@ def test_the_graph_of_resnet20_takes_less_than_a_kilobyte(tmp_path: Path) -> Non
         pb.bayesianize(pb.nets.resnet20()), tmp_path / "r.pocket", example=torch.randn(1, 3, 32, 32)
     )
     assert 0 < saved.sections["GRAF"] < 1000
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_a_graph_that_answers_otherwise_is_not_stored(tmp_path: Path) -> None:
+    """ONNX knows no projections of LSTMs, and the exporter leaves them out."""
+    projected = First(nn.LSTM(8, 4, proj_size=2, batch_first=True))
+    with pytest.warns(UserWarning, match="will have no graph"):
+        pb.save(pb.bayesianize(projected), tmp_path / "x.pocket", example=torch.randn(2, 5, 8))
+
+
+def test_a_graph_whose_answers_differ_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(
+        "pocketbayes.artifact.to_graph._values",
+        lambda plain: {name: tensor.numpy() + 0.1 for name, tensor in plain.state_dict().items()},
+    )
+    with pytest.warns(UserWarning, match="its graph answers 2 inputs otherwise than the network"):
+        pb.save(pb.bayesianize(nn.Linear(4, 2)), tmp_path / "x.pocket", example=torch.ones(1, 4))

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import util
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from pocketbayes.artifact import graph
 from pocketbayes.artifact.graph import IR_VERSION
+from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import Pocket
 from pocketbayes.artifact.portable import portable
 from pocketbayes.artifact.protobuf import Message
@@ -32,7 +34,8 @@ from pocketbayes.prediction.scales import scales_of
 from pocketbayes.runs.files import write_atomically
 
 OPSET = 20
-NEEDED = ("onnx", "onnx_ir", "onnxscript")
+NEEDED = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
+TOLERANCE = 1e-3  # of the largest output: what the order of sums may change in a deep network
 
 
 class Exported(NamedTuple):
@@ -61,16 +64,17 @@ def with_graph(pocket: Pocket, model: nn.Module, example: Any) -> Pocket:
     missing = [name for name in NEEDED if util.find_spec(name) is None]
     if missing:
         raise ArtifactError(f"exporting it needs {', '.join(missing)}: pip install 'pocketbayes[export]'")
+    plain = plain_of(model)
     try:
-        exported = _exported(plain_of(model), example)
-    except (
-        Exception
-    ) as error:  # the exporter runs the user's code on stand-ins for tensors: it may fail in any way
+        batch = _two(plain, example)
+        found = replace(pocket, graph=graph.pack(_message(_exported(plain, batch), list(pocket.tensors))))
+        _require_same(found, plain, batch)
+        return found
+    except ArtifactError:
+        raise
+    except Exception as error:  # the exporter runs the user's code, which may fail in any way
         why = " ".join(str(error).split("\n\n")[0].split())[:300]
         raise ArtifactError(f"{type(error).__name__}: {why}") from error
-    found = replace(pocket, graph=graph.pack(_message(exported, list(pocket.tensors))))
-    graph.read(found)
-    return found
 
 
 def to_onnx(
@@ -103,10 +107,9 @@ def to_onnx(
     pocket = with_graph(to_pocket(model), model, example)
     network = modes_of(model)[0] if seed is None else unwrap(model)
     plain = to_deterministic(network, seed, None if seed is None else number)
-    values = {name: tensor_as_array(tensor) for name, tensor in plain.state_dict().items()}
     tempered = seed is None and (likelihood is None or isinstance(likelihood, Categorical))
     temperature = scales_of(unwrap(model)).mean.temperature if tempered else 1.0
-    write_atomically(path, portable(pocket, values, logit_temperature=temperature))
+    write_atomically(path, portable(pocket, _values(plain), logit_temperature=temperature))
     return Path(path)
 
 
@@ -117,11 +120,10 @@ def plain_of(model: nn.Module) -> nn.Module:
     return plain.eval()
 
 
-def _exported(plain: nn.Module, example: Any) -> Any:
+def _exported(plain: nn.Module, batch: Batch) -> Any:
     """The network as onnx_ir has it, its tensors among the inputs so that nothing is computed from their values."""
     import onnxscript.optimizer
 
-    batch = _two(plain, example)
     leaves = pytree.tree_leaves(output := plain(*batch.args, **batch.kwargs))
     answer = next(place for place, leaf in enumerate(leaves) if leaf is output_tensor(output))
     with warnings.catch_warnings(), torch.no_grad():
@@ -160,6 +162,30 @@ def _shapes(plain: nn.Module, batch: Batch) -> dict[str, Any]:
         name: pytree.tree_map(lambda v: free if isinstance(v, Tensor) else None, value)
         for name, value in given.items()
     }
+
+
+def _require_same(pocket: Pocket, plain: nn.Module, batch: Batch) -> None:
+    """The graph must answer as the network does, whatever the number of inputs."""
+    import onnxruntime
+
+    options, quiet = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
+    options.log_severity_level = quiet.log_severity_level = 4
+    whole = portable(pocket, _values(plain))
+    session = onnxruntime.InferenceSession(whole, options, providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_inputs()]
+    for count in (2, 1):
+        args, kwargs = pytree.tree_map_only(Tensor, itemgetter(slice(count)), (batch.args, batch.kwargs))
+        inputs = [t.cpu().numpy() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        with torch.no_grad():
+            expected = output_tensor(plain(*args, **kwargs)).cpu()
+        answer = torch.from_numpy(session.run(None, dict(zip(names, inputs, strict=True)), quiet)[0])
+        atol = TOLERANCE * float(expected.abs().nan_to_num().max())
+        if not torch.allclose(answer, expected, rtol=0, atol=atol, equal_nan=True):
+            raise ArtifactError(f"its graph answers {count} inputs otherwise than the network")
+
+
+def _values(plain: nn.Module) -> dict[str, Array]:
+    return {name: tensor_as_array(tensor) for name, tensor in plain.state_dict().items()}
 
 
 # --- as a message ------------------------------------------------------------------------------------------------
