@@ -5,29 +5,69 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write all of `data` to `path`, or leave what was there: temporary file, fsync, rename, fsync of the folder.
 
-    Raises the OSError it is (a directory, no permission, a full disk), and removes the temporary file.
+    A file that is replaced keeps its permissions.  Raises the OSError it is (a directory, no permission, a full disk),
+    and removes the temporary file; that of a process that was killed goes when its file is next written.
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(f"{path}: is a directory. Name a file in it")
-    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    sweep(target)
+    with _temporary(target) as (temporary, file):
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
     _sync_folder(target.parent)
+
+
+def sweep(path: Path) -> None:
+    """Remove the temporary files that killed processes left while they wrote `path`; a living one holds a lock."""
+    start = f".{path.name[:200]}."
+    for left in path.parent.iterdir():
+        if left.name.startswith(start) and left.suffix == ".tmp":
+            with contextlib.suppress(OSError), left.open("rb") as file:
+                if _lock(file):
+                    left.unlink()
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """A new locked file beside the target, gone afterwards unless it was renamed."""
+    while True:
+        temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}.tmp")
+        with temporary.open("xb") as file:
+            if not (_lock(file) and temporary.exists()):  # swept between two lines
+                continue
+            try:
+                yield temporary, file
+            finally:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+            return
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Whether no living process holds the file; its death ends a lock."""
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks: what was left stays
+        return "x" in file.mode
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
@@ -38,10 +78,9 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         raise IsADirectoryError(f"{path}: is a folder. Name a file in it.")
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder to write {path.name} to. Make it first.")
-    probe = folder / f".{path.name[:200]}.probe"
     try:
-        probe.touch()
-        probe.unlink()
+        with _temporary(path):
+            pass
     except OSError as error:
         raise PermissionError(f"{folder}: cannot write {path.name} there ({error.strerror}).") from error
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pocketbayes.errors import ArtifactError
-from pocketbayes.runs.files import write_atomically
+from pocketbayes.runs.files import sweep, write_atomically
 
 WORK = (".safetensors", ".pocket")  # files that took time to make; a note without any protects nothing
 FINAL = (ValueError, TypeError, ArithmeticError)  # the same call would fail again
@@ -83,6 +83,7 @@ class Claim:
     def release(self) -> None:
         """Delete the checkpoints, and last of all the note: none is ever without it."""
         for file in (*self.checkpoints, self.note.path):
+            sweep(file)
             file.unlink(missing_ok=True)
 
 
