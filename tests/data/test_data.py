@@ -157,7 +157,7 @@ def test_regression_is_standardised_by_the_training_rows_alone(tmp_path: Path) -
         torch.testing.assert_close(train.inputs()[:, :3].std(0, correction=0), torch.ones(3))
         assert train.inputs()[:, 3].abs().max() < 1e-5  # a constant column
         assert train.target_scaling is not None
-        torch.testing.assert_close(test.scaling.mean, train.x.mean(0))
+        torch.testing.assert_close(torch.from_numpy(test.scaling.mean), train.x.mean(0))
         torch.testing.assert_close(train.target_scaling.undo(test.targets()), test.y)
         rows = {tuple(row) for row in torch.cat([train.y, test.y]).tolist()}
         assert rows == {tuple(row) for row in y.astype(np.float32).tolist()}

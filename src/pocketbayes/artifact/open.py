@@ -16,16 +16,16 @@ from pocketbayes import nets
 from pocketbayes.artifact import MAX_WEIGHTS, header
 from pocketbayes.artifact.card import Card, read_card
 from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, read_file
+from pocketbayes.artifact.network_predictor import NetworkPredictor
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
-from pocketbayes.artifact.predictor import Predictor
 from pocketbayes.artifact.store import load
 
 Net = str | nn.Module | Callable[..., nn.Module]
 Shapes = dict[str, tuple[int, ...]]  # of the file's tensors
 
 
-def open(path: str | os.PathLike[str], net: Net | None = None) -> Predictor:
-    """A pocket file, or the safetensors of `pocketbayes train`, as a `Predictor`.
+def open(path: str | os.PathLike[str], net: Net | None = None) -> NetworkPredictor:
+    """A pocket file, or the safetensors of `pocketbayes train`, as a `Predictor`, in torch.
 
     The file says what it is for: shape and scaling of inputs, classes or the units of targets, the likelihood, and the
     confidence below which an answer is "not sure". It may name one of the library's own networks. The code of any
@@ -55,7 +55,7 @@ def open(path: str | os.PathLike[str], net: Net | None = None) -> Predictor:
         load(path, network)
     else:
         load_weights(network, path)
-    return Predictor(model=network.eval(), card=card)
+    return NetworkPredictor(model=network.eval(), card=card)
 
 
 def open_network(path: str | os.PathLike[str], net: Net | None = None) -> nn.Module:
@@ -67,6 +67,11 @@ def _planned(path: Path, net: Net | None) -> tuple[Card, nn.Module]:
     """The file's card, and the network for it."""
     metadata, shapes = _told_by_pocket(path) if is_pocket(path) else _told_by_safetensors(path)
     card = read_card(path, metadata)
+    if unknown := [key for key in card.args if key not in nets.FACTS]:
+        raise ValueError(
+            f"{path}: its metadata do not say how to use it: args must be some of {', '.join(nets.FACTS)}, "
+            f"not {unknown[0][:80]!r}."
+        )
     return card, _network(path, card, net, shapes)
 
 

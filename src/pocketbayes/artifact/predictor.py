@@ -1,21 +1,22 @@
-"""`Predictor`: a posterior with its card; raw inputs in, class names or values in units out."""
+"""`Predictor`: what answers by a file and its card; raw inputs in, class names or values in units out."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from pocketbayes.arrays import Array, to_numpy
 from pocketbayes.artifact.card import Card
 from pocketbayes.data.inputs import arranged
 from pocketbayes.prediction.answer import Predictive, Regression, in_units
-from pocketbayes.prediction.evaluate import Evaluation
-from pocketbayes.prediction.predict import predict
-from pocketbayes.prediction.score import NORMAL_95, class_scores, ood_scores, regression_scores
+from pocketbayes.prediction.score import NORMAL_95, Evaluation, class_scores, ood_scores, regression_scores
 from pocketbayes.prediction.threshold import selective
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class ValueAnswers(Regression):
     @property
     def sigma(self) -> Tensor:
         """Standard deviation of each prediction, [N, T]."""
-        return self.var.sqrt()
+        return self.var**0.5
 
     @property
     def low(self) -> Tensor:
@@ -57,11 +58,14 @@ class ValueAnswers(Regression):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Predictor:
-    """A network, and the card that says how it is used: raw inputs in, class names or values in their units out."""
+class Predictor(ABC):
+    """What answers by a file: raw inputs in, class names or values in their units out, as its card says."""
 
-    model: nn.Module
     card: Card
+
+    @abstractmethod
+    def ask(self, x: Array, *, samples: int, seed: int, progress: bool) -> Predictive | Regression:
+        """The answer to scaled inputs [N, *shape], in the units of the network's output."""
 
     def predict(
         self, x: Any, *, samples: int = 30, seed: int = 0, progress: bool = False
@@ -74,18 +78,10 @@ class Predictor:
             samples, seed: draws of the weights, and where their random numbers start.
         """
         card = self.card
-        answer = predict(
-            self.model,
-            card.scaling.apply(_raw(x, card.shape)),
-            samples=samples,
-            seed=seed,
-            likelihood=card.likelihood(),
-            draws=card.classes is None,
-            progress=progress,
-        )
+        scaled = card.scaling.apply(_raw(x, card.shape))
+        answer = self.ask(scaled, samples=samples, seed=seed, progress=progress)
         if isinstance(answer, Regression):
             return ValueAnswers(**vars(in_units(answer, card.target_scaling)))
-        assert isinstance(answer, Predictive)
         count = answer.probs.shape[1]
         known = card.classes if len(card.classes or ()) == count else tuple(map(str, range(count)))
         return ClassAnswers(**vars(answer), classes=known or (), threshold=card.unsure)
@@ -101,7 +97,7 @@ class Predictor:
             ood: raw inputs of another kind; adds how well predictive entropy tells them from x.
         """
         answer = self.predict(x, samples=samples, seed=seed, progress=progress)
-        found = score(answer, torch.as_tensor(y))
+        found = score(answer, y)
         if ood is not None:
             if not isinstance(answer, ClassAnswers):
                 raise ValueError("ood= ranks inputs by the entropy of their classes; this is a regression.")
@@ -111,7 +107,7 @@ class Predictor:
         return found
 
 
-def score(answer: ClassAnswers | ValueAnswers, y: Tensor) -> Evaluation:
+def score(answer: ClassAnswers | ValueAnswers, y: Any) -> Evaluation:
     """The metrics of answers that are there already, y in the units of the data."""
     if isinstance(answer, ValueAnswers):
         return Evaluation(regression_scores(answer, y))
@@ -119,8 +115,8 @@ def score(answer: ClassAnswers | ValueAnswers, y: Tensor) -> Evaluation:
     return Evaluation(class_scores(answer, y) | rule)
 
 
-def _raw(x: Any, shape: tuple[int, ...]) -> Tensor:
+def _raw(x: Any, shape: tuple[int, ...]) -> Array:
     """Inputs as the training data have them: bytes, or float32, [N, *shape]."""
-    array = arranged("the inputs", np.asarray(x.cpu() if isinstance(x, Tensor) else x), shape)
+    array = arranged("the inputs", to_numpy(x), shape)
     kept = array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
-    return torch.from_numpy(np.require(kept, requirements=["C", "W"]))
+    return np.require(kept, requirements=["C", "W"])

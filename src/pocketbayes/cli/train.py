@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pocketbayes.artifact.card import Card
-    from pocketbayes.artifact.predictor import Predictor
+    from pocketbayes.artifact.network_predictor import NetworkPredictor
     from pocketbayes.data import DataSet
     from pocketbayes.likelihood import Likelihood
     from pocketbayes.posterior.priors import GaussianPrior, InitialSigma
@@ -186,13 +186,14 @@ def _fit(
 
 def _finished(
     given: TrainOptions, model: nn.Module, card: Card, likelihood: Likelihood, validation: DataSet | None
-) -> Predictor:
+) -> NetworkPredictor:
     """The trained network with the noise that was learned, or with the threshold of "not sure"."""
-    from pocketbayes.artifact.predictor import ClassAnswers, Predictor
+    from pocketbayes.artifact.network_predictor import NetworkPredictor
+    from pocketbayes.artifact.predictor import ClassAnswers
     from pocketbayes.likelihood import Homoscedastic
     from pocketbayes.prediction.threshold import choose_threshold
 
-    trained = Predictor(model=model, card=card)
+    trained = NetworkPredictor(model=model, card=card)
     if isinstance(likelihood, Homoscedastic):
         return replace(trained, card=card._replace(sigma=float(f"{likelihood.sigma.item():.4g}")))
     if validation is None:
@@ -203,7 +204,7 @@ def _finished(
     return replace(trained, card=card._replace(unsure=threshold))
 
 
-def _save(out: Path, trained: Predictor, *, bayesian: bool) -> None:
+def _save(out: Path, trained: NetworkPredictor, *, bayesian: bool) -> None:
     """The posterior with its priors as a pocket file, or the plain weights as safetensors; both with the card."""
     from safetensors.torch import save as to_bytes
 

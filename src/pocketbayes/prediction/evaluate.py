@@ -12,21 +12,8 @@ from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood
 from pocketbayes.prediction.ensemble import Ensemble
 from pocketbayes.prediction.inputs import device_of, labelled, unlabelled
 from pocketbayes.prediction.reduce import Reducer, reducer
-from pocketbayes.prediction.score import ood_scores
+from pocketbayes.prediction.score import Evaluation, ood_scores
 from pocketbayes.runs.progress import track
-
-
-class Evaluation(dict[str, float]):
-    """Scores by name; also as attributes, and printable."""
-
-    def __getattr__(self, name: str) -> float:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"no metric {name!r}; there are {', '.join(self)}") from None
-
-    def __str__(self) -> str:
-        return "  ".join(f"{name} {value:.4f}" for name, value in self.items())
 
 
 def evaluate(

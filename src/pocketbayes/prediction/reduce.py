@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from pocketbayes import metrics
 from pocketbayes.likelihood import Categorical, Heteroscedastic, Homoscedastic, Likelihood, output_tensor
 from pocketbayes.prediction.answer import Predictive, Regression
+from pocketbayes.prediction.average import join, of_classes, of_normals
 from pocketbayes.prediction.score import class_scores, regression_scores
 
 Answer = TypeVar("Answer")
@@ -55,34 +55,18 @@ class AnyOutputs(Reducer[Tensor]):
 
 
 class Classes(Reducer[Predictive]):
-    """Running means over draws: nothing of size S is kept unless asked for."""
+    """Probabilities from the logits of every draw."""
 
     def __call__(self, outputs: Iterator[Any]) -> Predictive:
-        probs = entropies = torch.zeros(())
-        kept, count = [], 0
-        for output in outputs:
-            logits = self.likelihood.logits(output).movedim(1, -1)
-            p = logits.flatten(0, -2).double().softmax(-1)  # [N, C]
-            probs, entropies, count = probs + p, entropies + torch.special.entr(p).sum(-1), count + 1
-            if self.keep:
-                kept.append(p)
-        split = metrics.uncertainty_from_means(probs / count, entropies / count)
-        return Predictive(
-            probs=probs / count,
-            entropy=split.total,
-            aleatoric=split.aleatoric,
-            epistemic=split.epistemic,
-            draws=torch.stack(kept) if self.keep else None,
-        )
+        return of_classes((self._probs(output) for output in outputs), keep=self.keep)
+
+    def _probs(self, output: Any) -> Tensor:
+        """[N, C]"""
+        logits: Tensor = self.likelihood.logits(output).movedim(1, -1)
+        return logits.flatten(0, -2).double().softmax(-1)
 
     def join(self, parts: Sequence[Predictive]) -> Predictive:
-        return Predictive(
-            probs=torch.cat([p.probs for p in parts]),
-            entropy=torch.cat([p.entropy for p in parts]),
-            aleatoric=torch.cat([p.aleatoric for p in parts]),
-            epistemic=torch.cat([p.epistemic for p in parts]),
-            draws=torch.cat([p.draws for p in parts if p.draws is not None], dim=1) if self.keep else None,
-        )
+        return join(parts)
 
     def score(self, answer: Predictive, target: Tensor) -> dict[str, float]:
         return class_scores(answer, target, ignore_index=self.likelihood.ignore_index)
@@ -99,25 +83,10 @@ class Normals(Reducer[Regression]):
         return mean, self.likelihood.sigma.detach().to(mean).expand_as(mean)
 
     def __call__(self, outputs: Iterator[Any]) -> Regression:
-        pairs = [self._split(output) for output in outputs]
-        means, sigmas = torch.stack([m for m, _ in pairs]), torch.stack([s for _, s in pairs])  # [S, N, ...]
-        epistemic = means.var(0, correction=0)
-        return Regression(
-            mean=means.mean(0),
-            var=epistemic + sigmas.square().mean(0),
-            epistemic_var=epistemic,
-            draws=means if self.keep else None,
-            sigmas=sigmas if self.keep else None,
-        )
+        return of_normals((self._split(output) for output in outputs), keep=self.keep)
 
     def join(self, parts: Sequence[Regression]) -> Regression:
-        return Regression(
-            mean=torch.cat([p.mean for p in parts]),
-            var=torch.cat([p.var for p in parts]),
-            epistemic_var=torch.cat([p.epistemic_var for p in parts]),
-            draws=torch.cat([p.draws for p in parts if p.draws is not None], 1) if self.keep else None,
-            sigmas=torch.cat([p.sigmas for p in parts if p.sigmas is not None], 1) if self.keep else None,
-        )
+        return join(parts)
 
     def score(self, answer: Regression, target: Tensor) -> dict[str, float]:
         return regression_scores(answer, target)
