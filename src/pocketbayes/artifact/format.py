@@ -52,7 +52,7 @@ def encode(pocket: Pocket) -> Encoded:
     if len(text) > MAX_HEADER:
         raise ArtifactError(f"header: {len(text)} bytes of JSON, at most {MAX_HEADER}. Shorten the metadata")
     parts = {tag: bytes(part) for tag, part in sections.items()}
-    parts |= {"HEAD": deflate(text), "MASK": deflate(parts["MASK"])}
+    parts |= {"HEAD": deflate(text), "MASK": deflate(parts["MASK"]), "GRAF": pocket.graph}
     if coded is not None:
         parts |= {"FREQ": deflate(_put_tables(coded)), "LABL": coded.words.astype("<u4").tobytes()}
     data = assemble(parts)

@@ -165,6 +165,7 @@ class Pocket:
     extras: dict[str, Array] = field(default_factory=dict)
     precision: Precision = field(default_factory=Precision)
     library: str = ""
+    graph: bytes = b""  # as artifact/graph.py packs it; empty without
 
 
 def size_of(entry: Stochastic | Plain) -> int:

@@ -70,7 +70,14 @@ def parse(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WEIG
     tensors = {row.name: reader.entry(row, codebook, streams) for row in head.rows}
     extras = {row.name: reader.plain("XTRA", row).values for row in head.extras}
     reader.finish()
-    pocket = Pocket(tensors=tensors, codebook=codebook, extras=extras, precision=head.precision, **head.notes)
+    pocket = Pocket(
+        tensors=tensors,
+        codebook=codebook,
+        extras=extras,
+        precision=head.precision,
+        graph=bytes(parts.get("GRAF", b"")),
+        **head.notes,
+    )
     check(pocket)
     return Parsed(pocket, coded, sizes_of(len(data), parts), version_of(data))
 
@@ -82,7 +89,8 @@ class _Reader:
         masks = sum((row.size + 7) // 8 for row in head.rows if row.masked)
         self.parts: dict[str, bytes | memoryview] = dict(parts)
         self.parts["MASK"] = inflate(parts.get("MASK", b""), masks, f"{where}, MASK")
-        self.offset = dict.fromkeys(self.parts, 0) | {"HEAD": len(parts.get("HEAD", b""))}
+        self.offset = dict.fromkeys(self.parts, 0)
+        self.offset |= {tag: len(parts.get(tag, b"")) for tag in ("HEAD", "GRAF")}  # read elsewhere
         self.head, self.where = head, where
 
     def take(self, tag: str, size: int, what: str) -> bytes | memoryview:
