@@ -31,6 +31,7 @@ _HOME = {
     "Rate": "sharing.rate",
     "Paper": "sharing.share",
     "calibrate": "prediction.calibrate",
+    "conformal": "prediction.conformal",
     "compress": "compression.compress",
     "Plan": "compression.plan",
     "predict": "prediction.predict",

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
 from pocketbayes.likelihood import Homoscedastic
+from pocketbayes.prediction.scales import Scales, scales_of
 
 
 def classes(n: int = 400, seed: int = 0) -> DataLoader:
@@ -42,7 +44,7 @@ def widths(model: nn.Module) -> Tensor:
     return torch.cat([site.moments.sigma.detach().flatten() for site in stochastic_weights(model)])
 
 
-def test_the_factor_is_that_of_the_closed_form_in_regression() -> None:
+def test_factor_and_temperature_are_those_of_the_closed_form_in_regression() -> None:
     mu, sigma, noise = 0.5, 0.1, 0.2
     g = torch.Generator().manual_seed(0)
     x = torch.linspace(0.5, 3.0, 300)[:, None]
@@ -51,19 +53,37 @@ def test_the_factor_is_that_of_the_closed_form_in_regression() -> None:
     nn.init.constant_(model.weight, mu)
     pb.bayesianize(model, sigma=pb.Absolute(sigma))
 
-    def nll(log_factor: float) -> float:
-        """y ~ N(mu x, noise^2 + (factor sigma x)^2)."""
-        deviation = (noise**2 + (math.exp(log_factor) * sigma * x).square()).sqrt()
-        return -torch.distributions.Normal(mu * x, deviation).log_prob(y).mean().item()
+    def nll(log_factor: float, log_temperature: float = 0.0) -> float:
+        """y ~ N(mu x, temperature noise^2 + (factor sigma x)^2)."""
+        variance = math.exp(log_temperature) * noise**2 + (math.exp(log_factor) * sigma * x).square()
+        return -torch.distributions.Normal(mu * x, variance.sqrt()).log_prob(y).mean().item()
 
-    exact = math.exp(minimize_scalar(nll, bounds=(-1.4, 1.4), method="bounded").x)
-    assert exact > 2.0  # a control: these widths are much too small
-    loader = [(x, y)]
-    found = pb.calibrate(model, loader, likelihood=Homoscedastic(noise), samples=4000)
+    alone = minimize_scalar(nll, bounds=(-1.4, 1.4), method="bounded")
+    both = minimize(lambda at: nll(*at), [0.0, 0.0], method="Nelder-Mead")
+    factor, temperature = np.exp(both.x)
+    assert factor > 1.8  # a control: these sigmas are much too small
+    likelihood = Homoscedastic(noise)
+    start = pb.evaluate(model, [(x, y)], likelihood=likelihood, samples=4000).nll
+    found = pb.calibrate(model, [(x, y)], likelihood=likelihood, samples=4000)
     # The variance of 4,000 draws has a relative standard error of 2.2 %, so the factor has 1.1 %; and xatol is 1 %.
-    assert found.factor == pytest.approx(exact, rel=0.05)
-    assert found.nll_after == pytest.approx(nll(math.log(exact)), abs=0.02)
+    assert found.factor == pytest.approx(factor, rel=0.05)
+    assert found.temperature == pytest.approx(temperature, rel=0.1)
+    residuals = (y - mu * x).square().mean().item()
+    assert found.mean_temperature == pytest.approx(
+        residuals / noise**2, rel=1e-3
+    )  # the variance of the means' noise
+    expected = {
+        "means": nll(-math.inf),
+        "means, temperature": nll(-math.inf, math.log(residuals / noise**2)),
+        "draws": nll(0.0),
+        "draws, sigma factor": alone.fun,
+        "draws, sigma factor and temperature": both.fun,
+    }
+    assert {name: found.nll[name] for name in expected} == pytest.approx(expected, abs=0.02)
+    assert (found.nll_before, found.nll_after) == pytest.approx((start, both.fun), abs=0.02)
     torch.testing.assert_close(widths(model), torch.tensor([found.factor * sigma]))
+    after = pb.evaluate(model, [(x, y)], likelihood=likelihood, samples=4000).nll
+    assert after == pytest.approx(found.nll_after, abs=1e-6)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -118,12 +138,83 @@ def test_an_interruption_leaves_the_widths_as_they_were() -> None:
     assert torch.equal(widths(model), before)
 
 
-def test_a_network_that_is_sure_of_noise_gets_wider_and_a_modest_one_narrower() -> None:
-    assert pb.calibrate(classifier(scale=4.0), classes()).factor > 1.5
-    assert pb.calibrate(classifier(scale=0.8, sigma=2.0), classes()).factor < 0.7
+def test_a_network_that_is_sure_of_noise_gets_wider_or_hotter_and_a_modest_one_narrower_or_cooler() -> None:
+    sure, modest = (pb.calibrate(m, classes()) for m in (classifier(4.0), classifier(0.8, sigma=2.0)))
+    assert sure.factor * sure.temperature > 1.5
+    assert modest.factor * modest.temperature < 0.7
+    assert sure.mean_temperature > 1.5
+    assert modest.nll["draws, sigma factor"] < modest.nll["draws"] - 0.01
 
 
-def test_compress_calibrates_last_and_the_file_is_as_large(tmp_path: Path) -> None:
+def test_the_temperature_of_one_pass_is_that_of_another_minimiser() -> None:
+    model, loader = classifier(scale=3.0), classes()
+    x, y = loader.dataset.tensors
+    found = pb.calibrate(model, loader, sigmas=False)
+    with torch.no_grad():
+        logits = pb.to_deterministic(model)(x).double()
+    slope = torch.ones((), dtype=torch.float64, requires_grad=True)
+    newton = torch.optim.LBFGS([slope], tolerance_grad=1e-10, line_search_fn="strong_wolfe", max_iter=50)
+
+    def loss() -> Tensor:
+        newton.zero_grad()
+        nll = torch.nn.functional.cross_entropy(slope * logits, y)
+        nll.backward()
+        return nll
+
+    newton.step(loss)
+    assert found.mean_temperature == pytest.approx(1 / slope.item(), rel=2e-4)
+    # At the best temperature the mean logit of the true class is the mean expected logit: the score is zero.
+    p = (logits / found.mean_temperature).softmax(1)
+    gap = logits.gather(1, y[:, None])[:, 0] - (p * logits).sum(1)
+    assert gap.mean().item() == pytest.approx(0, abs=1e-3 * gap.std().item())
+    assert found.nll["means, temperature"] == pytest.approx(loss().item(), abs=1e-7)
+
+
+def test_the_temperature_of_draws_is_the_best_on_a_grid_and_sigmas_may_stay() -> None:
+    model, loader = classifier(scale=3.0, sigma=1.0), classes()
+    x, y = loader.dataset.tensors
+    before = widths(model)
+    draws = pb.predict(model, x, samples=8, draws=True).draws
+    found = pb.calibrate(model, loader, sigmas=False, samples=8)
+    assert torch.equal(widths(model), before)
+    grid = [found.temperature * 1.02**k for k in range(-40, 41)]
+    nlls = [-(draws.log() / t).softmax(-1).mean(0).log().gather(1, y[:, None]).mean().item() for t in grid]
+    assert min(nlls) == nlls[40] == pytest.approx(found.nll_after, abs=1e-9)
+    assert found.nll_before == pytest.approx(pb.metrics.nll(draws.mean(0), y), abs=1e-9)
+
+
+def test_a_calibration_says_what_each_part_is_worth() -> None:
+    found = pb.calibrate(classifier(scale=4.0), classes())
+    nll = found.nll
+    assert nll["means, temperature"] < nll["means"] - 0.1
+    assert nll["draws, sigma factor and temperature"] <= nll["draws, temperature"] < nll["draws"]
+    lines = str(found).splitlines()
+    assert all(any(name in line and f"{value:.4f}" in line for line in lines) for name, value in nll.items())
+    assert f"{found.temperature:.3f}" in lines[-1]
+
+
+def test_too_few_examples_to_tell_a_temperature_are_refused_and_change_nothing() -> None:
+    easy = [(torch.tensor([[5.0] * 4, [-5.0] * 4]), torch.tensor([1, 0]))]  # both right: any colder is better
+    few = [tuple(t[:4] for t in next(iter(classes())))]
+    for loader in (easy, few):
+        model = classifier()
+        before = widths(model)
+        with pytest.raises(ValueError, match="too few to tell the temperature"):
+            pb.calibrate(model, loader)
+        assert torch.equal(widths(model), before)
+        assert scales_of(model) == Scales()
+
+
+def test_a_likelihood_of_ones_own_has_a_factor_and_no_temperature() -> None:
+    model, loader = classifier(scale=0.8, sigma=2.0), classes()
+    found = pb.calibrate(
+        model, loader, likelihood=lambda out, y: nn.functional.cross_entropy(out, y, reduction="none")
+    )
+    assert (found.temperature, found.mean_temperature) == (1.0, 1.0)
+    assert found.factor < 0.7
+
+
+def test_compress_calibrates_last_within_the_budget(tmp_path: Path) -> None:
     held_out = classes(seed=1)
     reports, models = [], []
     for calibrate in (False, True):
@@ -147,10 +238,8 @@ def test_compress_calibrates_last_and_the_file_is_as_large(tmp_path: Path) -> No
     plain, calibrated = reports
     assert [s.name for s in calibrated.stages][-2:] == ["calibration", "file"]
     assert "calibration" not in [s.name for s in plain.stages]
-    assert calibrated.bytes == plain.bytes
-    factor = float(calibrated.stages[-2].note.removeprefix("sigmas times "))
-    assert factor > 1.2
-    torch.testing.assert_close(widths(models[1]), factor * widths(models[0]), rtol=0.01, atol=0)
+    assert plain.bytes <= 900 and calibrated.bytes <= 900
+    assert scales_of(models[1]).draws.temperature != 1.0 == scales_of(models[0]).draws.temperature
     nlls = [pb.evaluate(model, held_out, samples=64)["nll"] for model in models]
     assert nlls[1] < nlls[0]
     assert nlls[1] == pytest.approx(calibrated.stages[-2].metrics["nll"], abs=0.01)

@@ -1,7 +1,8 @@
 """The card in a file: what it takes to use the file, as compact metadata, and checked, since a file is data.
 
 {"net": "resnet20", "args": {...}, "shape": [3, 32, 32], "scale": [[means], [standard deviations], full],
- "classes": 10 or [names] | "target": [[means], [standard deviations]], "noise_sigma": ..., "unsure": threshold}
+ "classes": 10 or [names] | "target": [[means], [standard deviations]], "noise_sigma": ..., "unsure": threshold,
+ "logit_temperature": {"mean": ..., "draws": ...}, "conformal": {"alpha": ..., "mean": ..., "draws": ...}}
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pocketbayes.data import Examples, Scaling
+from pocketbayes.prediction.scales import Scales, read_scales
 
 if TYPE_CHECKING:
     from pocketbayes.likelihood import Likelihood
@@ -32,6 +34,7 @@ class Card(NamedTuple):
     target_scaling: Scaling | None = None
     sigma: float | None = None  # of the Gaussian likelihood, on the scale of the network's output
     unsure: float | None = None  # the smallest confidence that counts as sure
+    scales: Scales = Scales()  # what validation data chose for answers
 
     @property
     def outputs(self) -> int | None:
@@ -92,6 +95,7 @@ def read_card(path: Path, metadata: dict[str, Any]) -> Card:
             target_scaling=None if target is None else _scaling(*target),
             sigma=_optional(metadata.get("noise_sigma")),
             unsure=_optional(metadata.get("unsure")),
+            scales=read_scales(metadata),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise ValueError(

@@ -22,7 +22,21 @@ from pocketbayes.errors import ArtifactError
 
 VERSION = 2  # that is written; all from 1 on are read
 MAGIC = b"PKTB"
-TAGS = tuple("HEAD FREQ LABL CODE OUTL BLND NORM MASK FIXD PLAN PRIO XTRA GRAF".split())
+TAGS = (
+    "HEAD",
+    "FREQ",
+    "LABL",
+    "CODE",
+    "OUTL",
+    "BLND",
+    "NORM",
+    "MASK",
+    "FIXD",
+    "PLAN",
+    "PRIO",
+    "XTRA",
+    "GRAF",
+)
 MAX_HEADER = 1 << 22  # bytes of JSON: thousands of tensors, and room for the user's notes
 _PREAMBLE = struct.Struct("<4sIQI")
 _SECTION = struct.Struct("<4sQI")

@@ -19,6 +19,7 @@ from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, rea
 from pocketbayes.artifact.network_predictor import NetworkPredictor
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
 from pocketbayes.artifact.store import load
+from pocketbayes.prediction.scales import give_scales
 
 Net = str | nn.Module | Callable[..., nn.Module]
 Shapes = dict[str, tuple[int, ...]]  # of the file's tensors
@@ -55,6 +56,7 @@ def open(path: str | os.PathLike[str], net: Net | None = None) -> NetworkPredict
         load(path, network)
     else:
         load_weights(network, path)
+        give_scales(network, card.scales)
     return NetworkPredictor(model=network.eval(), card=card)
 
 

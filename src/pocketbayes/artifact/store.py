@@ -17,8 +17,10 @@ from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import Plain, Precision, resolve
 from pocketbayes.artifact.reader import MAX_WEIGHTS, decode
 from pocketbayes.artifact.to_pocket import to_pocket
+from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Moments
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.prediction.scales import give_scales, read_scales
 from pocketbayes.runs.files import write_atomically
 
 NOISE_TABLES = 1 << 20  # numbers that a file may hold beside the model's own: the law of a measured device
@@ -48,7 +50,8 @@ def save(
     Args:
         precision: bits of each number; 16 by default (relative error 2^-11, sigmas 2^-9), `FLOAT32` for all 32.
         priors: store the priors too, for those who train on.
-        metadata: anything JSON: class names, normalisation, a threshold.
+        metadata: anything JSON: class names, normalisation, a threshold. What `calibrate` and `conformal` have found is
+            added to it.
 
     Returns:
         Bytes of the file, in all and by section.
@@ -67,7 +70,7 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     """Rebuild a saved posterior in a freshly built, plain model of its architecture, in place.
 
     Everything in the file is checked, against itself and against the model, before the model is touched: an error
-    leaves it as it came.  Shared weights are never unpacked.
+    leaves it as it came.  Shared weights are never unpacked.  The model answers with the temperatures in the file.
 
     Args:
         path: the file that `save` wrote.
@@ -88,7 +91,13 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
         raise ValueError("load needs the plain architecture, freshly built; this model is Bayesian already.")
     if max_weights is None:
         max_weights = NOISE_TABLES + sum(t.numel() for t in chain(model.parameters(), model.buffers()))
-    return from_pocket(decode(path, max_weights=max_weights), model, str(path))
+    pocket = decode(path, max_weights=max_weights)
+    try:
+        scales = read_scales(pocket.metadata)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: metadata: {error}") from error
+    give_scales(from_pocket(pocket, model, str(path)), scales)
+    return model
 
 
 def read(

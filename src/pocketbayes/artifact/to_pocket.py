@@ -16,6 +16,7 @@ from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
 from pocketbayes.posterior.fixed import FixedEntries
 from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian, sites, unwrap
+from pocketbayes.prediction.scales import scales_of
 from pocketbayes.sharing.shared import SharedWeight, TrainableCodebook
 
 
@@ -38,7 +39,7 @@ def to_pocket(
         extras=extras,
         architecture=type(model).__mro__[0].__name__.removeprefix("Parametrized"),
         options={"tied_draws": True} if book is not None and book.tied else {},
-        metadata=dict(metadata or {}),
+        metadata={**(metadata or {}), **scales_of(model).metadata()},
         precision=precision,
         library=__version__,
     )

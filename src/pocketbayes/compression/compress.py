@@ -36,6 +36,7 @@ from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.calibrate import calibrate
 from pocketbayes.prediction.evaluate import evaluate
+from pocketbayes.prediction.scales import Scale, Scales, give_scales, scales_of
 from pocketbayes.runs.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.resume import Claim, claimed
@@ -45,6 +46,7 @@ from pocketbayes.sharing.share import report_of, require_mean_field, share
 from pocketbayes.training.distillation import Distilled, several
 from pocketbayes.training.fit import fit
 
+_RESERVED = Scales(Scale(0.8713), Scale(0.9362))  # temperatures with as many digits as they may have
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
 RESERVE = (
@@ -127,13 +129,15 @@ def compress(
         metadata=metadata,
         progress=progress,
     )
-    before = copy.deepcopy(model)
+    before, scales = copy.deepcopy(model), scales_of(model)
+    give_scales(model, Scales())  # of a calibration before, which training undoes
     with _claimed(checkpoints, job, teachers) as claim:
         stages = _Stages(job, claim)
         try:
             stages.run(path)
         except BaseException:
             adopt(model, before)
+            give_scales(model, scales)
             raise
     return stages.report
 
@@ -267,7 +271,8 @@ class _Stages:
                 seed=plan.seed,
                 progress=self.job.progress,
             )
-            self.measure("calibration", started, f"sigmas times {found.factor:.3f}")
+            told = f"temperature {found.temperature:.4g}, {found.mean_temperature:.4g} of the means"
+            self.measure("calibration", started, f"sigmas times {found.factor:.3f}; {told}")
         return self.report.stages[-1].metrics
 
     def _finetune(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
@@ -304,6 +309,7 @@ class _Stages:
         losses, distortion = list[str](), 0.0
         for number in range(self.job.plan.tries):
             adopt(self.job.model, copy.deepcopy(posterior))
+            give_scales(self.job.model, Scales())
             metrics = self.share_within(int(math.exp(size)), f"try {number + 1}")
             losses.append(f"{int(math.exp(size)):,} bytes: {told(metrics)}")
             if self.job.budget.kept(before, metrics):
@@ -315,7 +321,9 @@ class _Stages:
             raise ValueError(
                 f"the budget cannot be met in {self.job.plan.tries} tries. Reached: {'; '.join(losses)}."
             )
+        scales = scales_of(best)
         adopt(self.job.model, best)
+        give_scales(self.job.model, scales)
         self.distortion = distortion
 
     # --- small things --------------------------------------------------------------------------------------------
@@ -327,7 +335,9 @@ class _Stages:
         return self.size_of(trial)
 
     def encoded(self, model: nn.Module) -> Encoded:
-        return encode(to_pocket(model, precision=self.job.precision, metadata=self.job.metadata))
+        """The file as it would be; temperatures that will be known at the end have room in it."""
+        metadata = {**(self.job.metadata or {}), **(_RESERVED.metadata() if self.job.plan.calibrate else {})}
+        return encode(to_pocket(model, precision=self.job.precision, metadata=metadata))
 
     def size_of(self, model: nn.Module) -> int:
         return len(self.encoded(model).data)

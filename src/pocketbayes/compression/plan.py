@@ -69,7 +69,7 @@ class Plan:
         rho_lr: learning rate of the latent rhos while labels change; 0 keeps the Laplace sigmas.
         finetune_lr: learning rate of everything once labels are frozen.
         distillation: the teacher's fraction of the targets, from 0 to 1; classes only.
-        calibrate: at the end, multiply all sigmas by the factor that validation NLL prefers.
+        calibrate: at the end, fit logit temperatures and a factor on all sigmas to validation data.
         renew_every: training steps from one renewal of the labels to the next; more is faster, and worse.
         anneal: the fraction of the steps in which lambda rises to its value.
         components: the most components that the codebook may have.

@@ -35,7 +35,9 @@ class Predictive:
     entropy: Tensor  # [N]
     aleatoric: Tensor  # [N]
     epistemic: Tensor  # [N]
+    passes: Tensor | None = None  # [N], of the network, that each answer took
     draws: Tensor | None = None  # [S, N, C], on request
+    quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
 
     @property
     def labels(self) -> Tensor:
@@ -47,6 +49,13 @@ class Predictive:
         """Its probability, [N]."""
         largest: Tensor = namespace(self.probs).amax(self.probs, 1)
         return largest
+
+    @property
+    def sets(self) -> Tensor | None:
+        """Which classes are in each prediction set, bool [N, C]: those probable enough that the truth is in the set
+        with the probability 1 - alpha of `pb.conformal`.  None without it.  An empty set says "none of them".
+        """
+        return None if self.quantile is None else 1 - self.probs <= self.quantile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +77,19 @@ class Regression:
     epistemic_var: Tensor
     draws: Tensor | None = None  # [S, N, ...] means, on request
     sigmas: Tensor | None = None  # [S, N, ...] noise of each draw, on request
+    quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
+
+    @property
+    def lower(self) -> Tensor | None:
+        """Lower ends of intervals that hold the truth with the probability 1 - alpha of `pb.conformal`, all those of an
+        example together, [N, ...].  None without it.
+        """
+        return None if self.quantile is None else self.mean - self.quantile * self.var**0.5
+
+    @property
+    def upper(self) -> Tensor | None:
+        """Their upper ends, [N, ...]."""
+        return None if self.quantile is None else self.mean + self.quantile * self.var**0.5
 
 
 def in_units(answer: Regression, scaling: Scaling | None) -> Regression:

@@ -1,40 +1,102 @@
-"""Means over draws, and answers put together from batches; of tensors, or of arrays where there is no torch."""
+"""Averages over draws, and answers put together from batches; of tensors, or of arrays where there is no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+import numpy as np
+
 from pocketbayes import metrics
-from pocketbayes.arrays import namespace
+from pocketbayes.arrays import Array, like, namespace, to_numpy
 from pocketbayes.prediction.answer import Predictive, Regression
 
 Answer = TypeVar("Answer", Predictive, Regression)
 BY_DRAW = ("draws", "sigmas")  # [S, N, ...]; all else has the examples first
+LEAST = 4  # draws from which a variance between draws is estimated
 
 
-def of_classes(draws: Iterable[Any], *, keep: bool) -> Predictive:
+class Sums:
+    """Sums over the draws of each row: of its probabilities, their squares and their entropies."""
+
+    def __init__(self, p: Any) -> None:
+        xp = namespace(p)
+        self.probs = xp.zeros_like(p)  # [N, C]
+        self.squares, self.entropies = xp.zeros_like(p[:, 0]), xp.zeros_like(p[:, 0])  # [N]
+        self.count = xp.zeros_like(p[:, 0], dtype=xp.int64)
+
+    def add(self, p: Any, rows: Any = slice(None)) -> None:
+        """One draw of these rows, [n, C]."""
+        self.probs[rows] += p
+        self.squares[rows] += (p * p).sum(-1)
+        self.entropies[rows] += metrics.entropy_of(p)
+        self.count[rows] += 1
+
+    def error(self, rows: Any) -> Array:
+        """Standard error of the mean probabilities, as a length over the classes, [n]; infinite for few draws."""
+        n = to_numpy(self.count[rows]).astype(np.float64)
+        squares, probs = to_numpy(self.squares[rows]), to_numpy(self.probs[rows])
+        spread = squares - (probs**2).sum(-1) / n  # sum over draws of |p - mean|^2
+        return np.where(n < LEAST, math.inf, np.sqrt(np.maximum(spread, 0) / (n * np.maximum(n - 1, 1))))
+
+    def answer(self, draws: Any, quantile: float | None) -> Predictive:
+        """What the draws say together."""
+        probs = self.probs / self.count[:, None]
+        split = metrics.uncertainty_from_means(probs, self.entropies / self.count)
+        return Predictive(
+            probs=probs,
+            entropy=split.total,
+            aleatoric=split.aleatoric,
+            epistemic=split.epistemic,
+            passes=self.count,
+            draws=draws,
+            quantile=quantile,
+        )
+
+
+def of_classes(draws: Iterable[Any], *, keep: bool = False, quantile: float | None = None) -> Predictive:
     """From the probabilities [N, C] of each draw, float64; nothing of size S is held unless asked for."""
-    probs: Any = 0.0
-    entropies: Any = 0.0
-    kept, count = [], 0
+    sums, kept = None, []
     for p in draws:
-        probs, entropies, count = probs + p, entropies + metrics.entropy_of(p), count + 1
+        sums = Sums(p) if sums is None else sums
+        sums.add(p)
         if keep:
             kept.append(p)
-    mean = probs / count
-    split = metrics.uncertainty_from_means(mean, entropies / count)
-    return Predictive(
-        probs=mean,
-        entropy=split.total,
-        aleatoric=split.aleatoric,
-        epistemic=split.epistemic,
-        draws=namespace(mean).stack(kept) if keep else None,
-    )
+    assert sums is not None
+    return sums.answer(namespace(kept[0]).stack(kept) if keep else None, quantile)
 
 
-def of_normals(draws: Iterable[tuple[Any, Any]], *, keep: bool) -> Regression:
+def as_needed(
+    draws_of: Callable[[Callable[[], Array]], Iterator[Any]],
+    size: int,
+    tolerance: float,
+    *,
+    quantile: float | None = None,
+) -> Predictive:
+    """From draws of each of `size` inputs until the standard errors of its probabilities are within the tolerance.
+
+    `draws_of` is given a function that tells, before each draw, whose probabilities are wanted.
+    """
+    sums, left = None, np.arange(size)
+
+    def unfinished() -> Array:
+        return left
+
+    for p in draws_of(unfinished):
+        positions = np.arange(len(p) // len(left))
+        rows = like((left[:, None] * len(positions) + positions).reshape(-1), p)
+        sums = Sums(p) if sums is None else sums
+        sums.add(p, rows)
+        left = left[sums.error(rows).reshape(len(left), -1).max(1) > tolerance]
+    assert sums is not None
+    return sums.answer(None, quantile)
+
+
+def of_normals(
+    draws: Iterable[tuple[Any, Any]], *, keep: bool = False, quantile: float | None = None
+) -> Regression:
     """From the mean and the sigma of each draw, [N, ...], float64: the variance is E[sigma^2] + Var[mean]."""
     pairs = list(draws)
     xp = namespace(pairs[0][0])
@@ -47,14 +109,15 @@ def of_normals(draws: Iterable[tuple[Any, Any]], *, keep: bool) -> Regression:
         epistemic_var=epistemic,
         draws=means if keep else None,
         sigmas=sigmas if keep else None,
+        quantile=quantile,
     )
 
 
 def join(parts: Sequence[Answer]) -> Answer:
     """One answer of those to several batches."""
-    first = parts[0]
-    known = [f.name for f in fields(first) if getattr(first, f.name) is not None]
-    xp = namespace(getattr(first, known[0]))
-    return type(first)(
-        **{name: xp.concat([getattr(p, name) for p in parts], int(name in BY_DRAW)) for name in known}
-    )
+    first, found = parts[0], {}
+    for name in (f.name for f in fields(first)):
+        values = [getattr(part, name) for part in parts]
+        whole = values[0] is None or isinstance(values[0], float)
+        found[name] = values[0] if whole else namespace(values[0]).concat(values, int(name in BY_DRAW))
+    return type(first)(**found)

@@ -12,7 +12,7 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -46,25 +46,29 @@ class Slot:
 
 
 class Ensemble:
-    """`samples` draws of a model, a function of the seed alone; call it with a batch for one output per draw."""
+    """`samples` draws of a model, a function of the seed alone; call it with a batch for one output per draw.
+
+    With samples="mean" it is the network at the means of its weights, which is run as it is.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        samples: int = 30,
+        samples: int | Literal["mean"] = 30,
         seed: int = 0,
         max_bytes: int = 2 << 30,
         fast: bool = True,
     ) -> None:
-        if samples < 1:
-            raise ValueError(f"samples must be at least 1, got {samples}.")
         self._source = unwrap(model)
         self._seed = seed
         self._max_bytes = max_bytes
         self._fast = fast
         self._vmap_works = fast
-        self.samples = samples if stochastic_weights(self._source) else 1
+        self._at_means = samples == "mean" or not stochastic_weights(self._source)
+        self.samples = 1 if samples == "mean" or self._at_means else samples
+        if self.samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}.")
         self._sets: dict[int, list[Tensor]] = {}
         self._stacked: dict[str, Tensor] | None = None
         self._prefix: fx.GraphModule | None = None
@@ -78,11 +82,10 @@ class Ensemble:
     def _build(self) -> None:
         source = self._source
         weights = {id(s.weight): s for s in stochastic_weights(source)}
-        if not weights:
-            self._slots: list[Slot] = []
-            self._plain = copy.deepcopy(source).eval()
+        self._plain = (to_deterministic(source) if weights else copy.deepcopy(source)).eval()
+        self._slots: list[Slot] = []
+        if self._at_means:
             return
-        self._plain = to_deterministic(source).eval()
         slots: dict[int, Slot] = {}
         for site in sites(source):
             key = id(site.weight)
@@ -171,23 +174,45 @@ class Ensemble:
     @torch.no_grad()
     def outputs(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """The model's output for each draw in turn, BatchNorm and dropout in evaluation mode."""
+        args, kwargs = self._begun(args, kwargs)
+        yield from self._vectorised(args, kwargs) or (
+            self._run(number, args, kwargs) for number in range(self.samples)
+        )
+
+    @torch.no_grad()
+    def outputs_of(self, args: Any, kwargs: Any, wanted: Callable[[], Tensor]) -> Iterator[Any]:
+        """The same for fewer examples from draw to draw: those that `wanted` gives before each, [n], until none."""
+        whole, spec = pytree.tree_flatten(self._begun(args, kwargs))
+        first = pytree.tree_map_only(Tensor, lambda t: t[:1] if t.ndim else t, (args, kwargs))
+        axes = list(map(_other_axis, whole, pytree.tree_leaves(self._begun(*first))))
+        for number in range(self.samples):
+            if not len(at := wanted()):
+                return
+            taken = [
+                t if i is None else t.index_select(i, at.to(t.device))
+                for t, i in zip(whole, axes, strict=True)
+            ]
+            yield self._run(number, *pytree.tree_unflatten(taken, spec))
+
+    def _begun(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The inputs as the network takes them: laid out, with all done that is the same in every draw."""
         if self._net is None:
             self._prepare(args, kwargs)
         args, kwargs = self._laid_out(args, kwargs)
         if self._prefix is not None:
             args, kwargs = self._prefix(*self._own(args), **self._own(kwargs)), {}
-        yield from self._vectorised(args, kwargs) or self._one_by_one(args, kwargs)
+        return args, kwargs
 
     def _own(self, inputs: Any) -> Any:
         """To be written into where the network does."""
         return _copied(inputs) if self._writes else inputs
 
-    def _one_by_one(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    def _run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The output of one draw."""
         assert self._net is not None
-        for number in range(self.samples):
-            for slot, value in zip(self._slots, self._weights(number), strict=True):
-                slot.parameter.data = value
-            yield self._net(*self._own(args), **self._own(kwargs))
+        for slot, value in zip(self._slots, self._weights(number), strict=True):
+            slot.parameter.data = value
+        return self._net(*self._own(args), **self._own(kwargs))
 
     def _vectorised(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """All draws in one vmapped pass, for the smallest batches; None where vmap cannot."""
@@ -211,6 +236,13 @@ class Ensemble:
             return None
         leaves, spec = pytree.tree_flatten(batched)
         return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(self.samples)]
+
+
+def _other_axis(a: Any, b: Any) -> int | None:
+    """The first axis in which two tensors differ in size: that of the examples, for different numbers of them."""
+    if not isinstance(a, Tensor):
+        return None
+    return next((i for i, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m != n), None)
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

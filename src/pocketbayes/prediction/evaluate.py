@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood
-from pocketbayes.prediction.ensemble import Ensemble
+from pocketbayes.prediction.answering import Answering, Samples
 from pocketbayes.prediction.inputs import device_of, labelled, unlabelled
-from pocketbayes.prediction.reduce import Reducer, reducer
 from pocketbayes.prediction.score import Evaluation, ood_scores
 from pocketbayes.runs.progress import track
 
@@ -21,7 +20,8 @@ def evaluate(
     loader: Iterable[Any],
     *,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
-    samples: int = 30,
+    samples: Samples = 30,
+    tolerance: float | None = None,
     seed: int = 0,
     ood: Iterable[Any] | None = None,
     max_bytes: int = 2 << 30,
@@ -34,7 +34,7 @@ def evaluate(
         loader: batches `(x, ..., y)`, or dicts with labels.
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).
-        samples: draws of the weights.
+        samples, tolerance: draws of the weights, as in `predict`; "mean" for one pass, "auto" for as many as needed.
         seed: of the draws.
         ood: batches of out-of-distribution inputs: tensors, or batches as in `loader`, whose labels are left aside.
         max_bytes: memory for drawn weights; draws beyond it are made again for each batch.
@@ -55,28 +55,33 @@ def evaluate(
     likelihood = as_likelihood(likelihood)
     if ood is not None and not isinstance(likelihood, Categorical):
         raise ValueError("ood= needs a categorical likelihood: it ranks inputs by predictive entropy.")
-    ensemble = Ensemble(model, samples=samples, seed=seed, max_bytes=max_bytes)
-    reduce = reducer(likelihood, keep=not isinstance(likelihood, Categorical))
+    answering = Answering(
+        model,
+        likelihood=likelihood,
+        samples=samples,
+        tolerance=tolerance,
+        seed=seed,
+        max_bytes=max_bytes,
+        keep=not isinstance(likelihood, Categorical),
+    )
     device = device_of(model)
     batches = labelled(track(loader, "evaluate", enabled=progress), device)
     empty = "The loader to evaluate on is empty. Pass one with at least one batch."
-    answer, targets = ask(ensemble, reduce, batches, empty=empty)
-    result = Evaluation(reduce.score(answer, torch.cat(targets)))
+    answer, targets = ask(answering, batches, empty=empty)
+    result = Evaluation(answering.reduce.score(answer, torch.cat(targets)))
     if ood is not None:
         empty = "ood= is empty. Pass batches of out-of-distribution inputs."
-        outside, _ = ask(ensemble, reduce, unlabelled(ood, device), empty=empty)
+        outside, _ = ask(answering, unlabelled(ood, device), empty=empty)
         result |= ood_scores(answer, outside)
     return result
 
 
-def ask(
-    ensemble: Ensemble, reduce: Reducer[Any], batches: Iterable[Batch], *, empty: str
-) -> tuple[Any, list[Any]]:
+def ask(answering: Answering, batches: Iterable[Batch], *, empty: str) -> tuple[Any, list[Any]]:
     """One answer for all batches, and their targets; a ValueError that says `empty` if there are none."""
     parts, targets = [], []
     for batch in batches:
-        parts.append(reduce(ensemble.outputs(*batch.args, **batch.kwargs)))
+        parts.append(answering(batch))
         targets.append(batch.target)
     if not parts:
         raise ValueError(empty)
-    return reduce.join(parts), targets
+    return answering.reduce.join(parts), targets

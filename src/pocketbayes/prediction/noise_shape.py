@@ -30,10 +30,9 @@ from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.weights import require_bayesian
 from pocketbayes.posterior.with_noise import under_noise
 from pocketbayes.prediction.answer import Predictive, Regression
-from pocketbayes.prediction.ensemble import Ensemble
+from pocketbayes.prediction.answering import Answering
 from pocketbayes.prediction.evaluate import ask
 from pocketbayes.prediction.inputs import device_of, labelled
-from pocketbayes.prediction.reduce import reducer
 from pocketbayes.runs.progress import track
 
 if TYPE_CHECKING:
@@ -262,11 +261,10 @@ def shape_sensitivity(
 def _outcome(
     model: nn.Module, batches: list[Any], noise: Noise, likelihood: Likelihood, samples: int, seed: int
 ) -> _Outcome:
-    reduce = reducer(likelihood, keep=True)
     with under_noise(model, noise):
-        ensemble = Ensemble(model, samples=samples, seed=seed)
-        answer, targets = ask(ensemble, reduce, labelled(batches, device_of(model)), empty=EMPTY)
-    scores = reduce.score(answer, torch.cat(targets))
+        answering = Answering(model, likelihood=likelihood, samples=samples, seed=seed, keep=True)
+        answer, targets = ask(answering, labelled(batches, device_of(model)), empty=EMPTY)
+    scores = answering.reduce.score(answer, torch.cat(targets))
     draws = answer.draws if isinstance(answer, Predictive | Regression) else answer
     assert isinstance(draws, Tensor)
     return _Outcome(draws, {name: scores[name] for name in SCORES if name in scores})

@@ -7,12 +7,11 @@ from typing import Any, overload
 
 from torch import Tensor, nn
 
-from pocketbayes.likelihood import Categorical, Heteroscedastic, Homoscedastic, Likelihood, as_likelihood
+from pocketbayes.likelihood import Categorical, Heteroscedastic, Homoscedastic, Likelihood
 from pocketbayes.prediction.answer import Predictive as Predictive
 from pocketbayes.prediction.answer import Regression as Regression
-from pocketbayes.prediction.ensemble import Ensemble
+from pocketbayes.prediction.answering import Answering, Samples
 from pocketbayes.prediction.inputs import device_of, slices
-from pocketbayes.prediction.reduce import reducer
 from pocketbayes.runs.progress import track
 
 
@@ -21,7 +20,8 @@ def predict(
     model: nn.Module,
     x: Any,
     *,
-    samples: int = 30,
+    samples: Samples = 30,
+    tolerance: float | None = None,
     seed: int = 0,
     likelihood: Categorical | None = None,
     batch_size: int = 256,
@@ -36,7 +36,8 @@ def predict(
     model: nn.Module,
     x: Any,
     *,
-    samples: int = 30,
+    samples: Samples = 30,
+    tolerance: float | None = None,
     seed: int = 0,
     likelihood: Homoscedastic | Heteroscedastic,
     batch_size: int = 256,
@@ -51,7 +52,8 @@ def predict(
     model: nn.Module,
     x: Any,
     *,
-    samples: int = 30,
+    samples: Samples = 30,
+    tolerance: float | None = None,
     seed: int = 0,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None,
     batch_size: int = 256,
@@ -65,7 +67,8 @@ def predict(
     model: nn.Module,
     x: Any,
     *,
-    samples: int = 30,
+    samples: Samples = 30,
+    tolerance: float | None = None,
     seed: int = 0,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
     batch_size: int = 256,
@@ -73,15 +76,19 @@ def predict(
     max_bytes: int = 2 << 30,
     progress: bool = False,
 ) -> Predictive | Regression | Tensor:
-    """What the model says about `x`, averaged over `samples` draws of its weights.  Eq. (6) of docs/method.md.
+    """What the model says about `x`, averaged over draws of its weights.  Eq. (6) of docs/method.md.
 
-    The draws depend on the seed alone, and are the same for every input.  A plain model is run once.  The model is
-    left as it is, and threads may predict at the same time.
+    The draws depend on the seed alone, and are the same for every input.  A plain model is run once.  Answers have the
+    logit temperature that `calibrate` has found for them.  The model is left as it is, and threads may predict at the
+    same time.
 
     Args:
         model: a network that `bayesianize` converted, or a plain one.
         x: a tensor, a tuple of tensors or a dict of tensors, the examples along the first axis.
-        samples: S, the draws.
+        samples: S, the draws; "mean" for one pass through the means of the weights; "auto" for as many draws as
+            each input needs, at most 30.
+        tolerance: an input is finished when the standard error of its probabilities, a length over the classes, is at
+            most so much; classes only.  "auto" has 0.01.
         seed: of the draws.
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).
@@ -102,9 +109,15 @@ def predict(
         True
     """
     inputs = list(slices(x, batch_size, device_of(model)))
-    ensemble = Ensemble(model, samples=samples, seed=seed, max_bytes=max_bytes)
-    reduce = reducer(as_likelihood(likelihood), keep=draws)
-    answer: Predictive | Regression | Tensor = reduce.join(
-        [reduce(ensemble.outputs(*b.args, **b.kwargs)) for b in track(inputs, "predict", enabled=progress)]
+    answering = Answering(
+        model,
+        likelihood=likelihood,
+        samples=samples,
+        tolerance=tolerance,
+        seed=seed,
+        max_bytes=max_bytes,
+        keep=draws,
     )
+    parts = [answering(batch) for batch in track(inputs, "predict", enabled=progress)]
+    answer: Predictive | Regression | Tensor = answering.reduce.join(parts)
     return answer

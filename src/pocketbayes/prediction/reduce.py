@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from pocketbayes.likelihood import Categorical, Heteroscedastic, Homoscedastic, Likelihood, output_tensor
 from pocketbayes.prediction.answer import Predictive, Regression
-from pocketbayes.prediction.average import join, of_classes, of_normals
+from pocketbayes.prediction.average import as_needed, join, of_classes, of_normals
+from pocketbayes.prediction.scales import Scale
 from pocketbayes.prediction.score import class_scores, regression_scores
 
 Answer = TypeVar("Answer")
@@ -21,9 +22,10 @@ Answer = TypeVar("Answer")
 class Reducer(ABC, Generic[Answer]):
     """Outputs of a batch, draw by draw -> an answer; answers of batches -> one; answer and targets -> scores."""
 
-    def __init__(self, likelihood: Any, keep: bool) -> None:
+    def __init__(self, likelihood: Any, keep: bool, scale: Scale = Scale()) -> None:
         self.likelihood = likelihood
         self.keep = keep  # what each draw said
+        self.scale = scale
 
     @abstractmethod
     def __call__(self, outputs: Iterator[Any]) -> Answer: ...
@@ -57,13 +59,25 @@ class AnyOutputs(Reducer[Tensor]):
 class Classes(Reducer[Predictive]):
     """Probabilities from the logits of every draw."""
 
-    def __call__(self, outputs: Iterator[Any]) -> Predictive:
-        return of_classes((self._probs(output) for output in outputs), keep=self.keep)
+    def probabilities(self, output: Any) -> Tensor:
+        """Of one draw, in rows: [N, C], all positions of an example one after the other."""
+        logits = self.likelihood.logits(output).movedim(1, -1)
+        p: Tensor = (logits.flatten(0, -2).double() / self.scale.temperature).softmax(-1)
+        return p
 
-    def _probs(self, output: Any) -> Tensor:
-        """[N, C]"""
-        logits: Tensor = self.likelihood.logits(output).movedim(1, -1)
-        return logits.flatten(0, -2).double().softmax(-1)
+    def __call__(self, outputs: Iterator[Any]) -> Predictive:
+        return of_classes(map(self.probabilities, outputs), keep=self.keep, quantile=self.scale.quantile)
+
+    def as_needed(
+        self, outputs_of: Callable[[Callable[[], Tensor]], Iterator[Any]], size: int, tolerance: float
+    ) -> Predictive:
+        """Draws of each of `size` inputs until the standard errors of its probabilities are within the tolerance."""
+        return as_needed(
+            lambda left: map(self.probabilities, outputs_of(lambda: torch.from_numpy(left()))),
+            size,
+            tolerance,
+            quantile=self.scale.quantile,
+        )
 
     def join(self, parts: Sequence[Predictive]) -> Predictive:
         return join(parts)
@@ -76,14 +90,15 @@ class Normals(Reducer[Regression]):
     """Means and noise of every draw; the total variance is E[sigma^2] + Var[mean].  Eq. (8) of docs/method.md."""
 
     def _split(self, output: Any) -> tuple[Tensor, Tensor]:
+        factor = math.sqrt(self.scale.temperature)
         if isinstance(self.likelihood, Heteroscedastic):
             mean, sigma = self.likelihood.split(output)
-            return mean.double(), sigma.double()
+            return mean.double(), factor * sigma.double()
         mean = output_tensor(output).double()
-        return mean, self.likelihood.sigma.detach().to(mean).expand_as(mean)
+        return mean, factor * self.likelihood.sigma.detach().to(mean).expand_as(mean)
 
     def __call__(self, outputs: Iterator[Any]) -> Regression:
-        return of_normals((self._split(output) for output in outputs), keep=self.keep)
+        return of_normals(map(self._split, outputs), keep=self.keep, quantile=self.scale.quantile)
 
     def join(self, parts: Sequence[Regression]) -> Regression:
         return join(parts)
@@ -92,10 +107,10 @@ class Normals(Reducer[Regression]):
         return regression_scores(answer, target)
 
 
-def reducer(likelihood: Likelihood, *, keep: bool) -> Reducer[Any]:
+def reducer(likelihood: Likelihood, *, keep: bool, scale: Scale = Scale()) -> Reducer[Any]:
     """The reducer that fits the likelihood; `keep` what each draw said."""
     if isinstance(likelihood, Categorical):
-        return Classes(likelihood, keep)
+        return Classes(likelihood, keep, scale)
     if isinstance(likelihood, (Homoscedastic, Heteroscedastic)):
-        return Normals(likelihood, keep)
-    return AnyOutputs(likelihood, keep)
+        return Normals(likelihood, keep, scale)
+    return AnyOutputs(likelihood, keep, scale)

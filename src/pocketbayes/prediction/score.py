@@ -28,11 +28,13 @@ class Evaluation(dict[str, float]):
 
 
 def class_scores(answer: Predictive, labels: Any, *, ignore_index: int = -100) -> dict[str, float]:
-    """Accuracy, NLL (nats), ECE, Brier, and mean total and epistemic entropy (nats); ignored labels do not count."""
+    """Accuracy, NLL (nats), ECE, Brier, mean total and epistemic entropy (nats) and passes; with prediction sets also
+    how often they hold the truth, and their mean size.  Ignored labels do not count.
+    """
     labels = to_numpy(labels).reshape(-1)
     counted = labels != ignore_index
     probs, labels = to_numpy(answer.probs)[counted], labels[counted]
-    return {
+    found = {
         "accuracy": metrics.accuracy(probs, labels),
         "nll": metrics.nll(probs, labels),
         "ece": metrics.ece(probs, labels),
@@ -40,10 +42,18 @@ def class_scores(answer: Predictive, labels: Any, *, ignore_index: int = -100) -
         "entropy": float(to_numpy(answer.entropy)[counted].mean()),
         "epistemic": float(to_numpy(answer.epistemic)[counted].mean()),
     }
+    if answer.passes is not None:
+        found["passes"] = float(to_numpy(answer.passes)[counted].mean())
+    if answer.sets is not None:
+        sets = to_numpy(answer.sets)[counted]
+        found["set_coverage"] = float(sets[np.arange(len(labels)), labels].mean())
+        found["set_size"] = float(sets.sum(1).mean())
+    return found
 
 
 def regression_scores(answer: Regression, targets: Any, scaling: Scaling | None = None) -> dict[str, float]:
-    """RMSE, NLL (of all targets of an example together), mean sigmas, and how often 95 % intervals hold the truth.
+    """RMSE, NLL (of all targets of an example together), mean sigmas, and how often 95 % intervals hold the truth; with
+    conformal intervals also how often these hold all targets of an example.
 
     In the units of `targets`; with `scaling`, those of the data, which the answer has standardised.
     """
@@ -52,13 +62,17 @@ def regression_scores(answer: Regression, targets: Any, scaling: Scaling | None 
     mean, var, epistemic = (to_numpy(t) for t in (answer.mean, answer.var, answer.epistemic_var))
     y, sigma = to_numpy(targets).astype(mean.dtype).reshape(mean.shape), np.sqrt(var)
     draws, sigmas = (_flat(to_numpy(t), 2) for t in (answer.draws, answer.sigmas))
-    return {
+    found = {
         "rmse": metrics.rmse(mean, y),
         "nll": -metrics.log_predictive_density(draws, sigmas, _flat(y, 1)),
         "sigma": float(sigma.mean()),
         "epistemic_sigma": float(np.sqrt(epistemic).mean()),
         "coverage95": float((np.abs(y - mean) <= NORMAL_95 * sigma).mean()),
     }
+    if answer.lower is not None and answer.upper is not None:
+        inside = (to_numpy(answer.lower) <= y) & (y <= to_numpy(answer.upper))
+        found["interval_coverage"] = float(inside.reshape(len(y), -1).all(1).mean())
+    return found
 
 
 def _flat(values: Array, axes: int) -> Array:

@@ -22,6 +22,7 @@ from pocketbayes.likelihood import Batch, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.weights import StochasticWeight, unwrap
 from pocketbayes.prediction.evaluate import evaluate
+from pocketbayes.prediction.scales import Scales, give_scales
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.progress import bar
@@ -253,6 +254,7 @@ def train(
         require_writable(path)
         if path.exists():
             checkpoint.resume(path, run)
+    give_scales(unwrap(run.task.model), Scales())  # those of a calibration before, which training undoes
     kept = path if _rank() == 0 else None
     total = run.settings.epochs * run.batches
     with bar("fit", total, enabled=progress, done=run.state.epoch * run.batches) as shown:
