@@ -24,6 +24,7 @@ STAGES = (  # in the order of docs/architecture.md
     "prediction",
     "training",
     "artifact",
+    "runtime",
     "compression",
     "report",
     "cli",

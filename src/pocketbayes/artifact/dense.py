@@ -125,8 +125,18 @@ def fixed_signs(rule: JSON, shape: tuple[int, ...]) -> Array:
 
 
 def mean_weights(pocket: Pocket, expand: Expand = expand_rule) -> dict[str, Array]:
-    """Every tensor at its mean; a tied name is the same array as its owner."""
-    return _each(pocket, lambda name: moments_of(pocket, name, expand).mu)
+    """Every tensor at the mean that its device gives it; a tied name is the same array as its owner."""
+    shape, stream = _shape(pocket), WordStream(0, 0, tensor=0)
+
+    def mean(name: str) -> Array:
+        entry = pocket.tensors[name]
+        if not isinstance(entry, MeanField | Shared):
+            return moments_of(pocket, name).mu
+        kind = as_numpy(entry.dtype)
+        q = Moments(*(part.astype(kind) for part in free_moments(entry, pocket.codebook)))
+        return _whole(entry, shape.program(stream, q).mu.astype(kind, copy=False), name, expand)
+
+    return _each(pocket, mean)
 
 
 def sample_weights(
@@ -136,10 +146,7 @@ def sample_weights(
 
     Each tensor depends on seed, number and its name alone; see docs/format.md.
     """
-    try:
-        shape = shape_of(noise_description(pocket))
-    except ValueError as error:
-        raise ArtifactError(str(error)) from error
+    shape = _shape(pocket)
 
     def draw(name: str) -> Array:
         entry = pocket.tensors[name]
@@ -149,6 +156,14 @@ def sample_weights(
         return _whole(entry, free, name, expand)
 
     return _each(pocket, draw)
+
+
+def _shape(pocket: Pocket) -> Shape:
+    """How the pocket's noise is drawn."""
+    try:
+        return shape_of(noise_description(pocket))
+    except ValueError as error:
+        raise ArtifactError(str(error)) from error
 
 
 def _draw_free(pocket: Pocket, name: str, shape: Shape, seed: int, number: int) -> Array:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from pocketbayes.arrays import Array
-from pocketbayes.artifact.predictor import Predictor
+from pocketbayes.artifact.predictor import Asked, Predictor
 from pocketbayes.prediction.answer import Predictive, Regression
 from pocketbayes.prediction.predict import predict
 
@@ -19,15 +19,13 @@ class NetworkPredictor(Predictor):
 
     model: nn.Module
 
-    def ask(self, x: Array, *, samples: int, seed: int, progress: bool) -> Predictive | Regression:
+    def ask(self, x: Array, how: Asked) -> Predictive | Regression:
         answer = predict(
             self.model,
             torch.from_numpy(x),
-            samples=samples,
-            seed=seed,
+            **how._asdict(),
             likelihood=self.card.likelihood(),
             draws=self.card.classes is None,
-            progress=progress,
         )
         assert isinstance(answer, Predictive | Regression)
         return answer

@@ -26,30 +26,7 @@ Shapes = dict[str, tuple[int, ...]]  # of the file's tensors
 
 
 def open(path: str | os.PathLike[str], net: Net | None = None) -> NetworkPredictor:
-    """A pocket file, or the safetensors of `pocketbayes train`, as a `Predictor`, in torch.
-
-    The file says what it is for: shape and scaling of inputs, classes or the units of targets, the likelihood, and the
-    confidence below which an answer is "not sure". It may name one of the library's own networks. The code of any
-    other network is never run because a file names it: give it as `net`.
-
-    Args:
-        net: an `nn.Module` of the file's architecture, which becomes the model; or a function that returns one, called
-            with those facts about the data that it has a parameter for (`num_classes`, `in_channels`, ...); or the name
-            of a library network, such as "resnet20".
-
-    Returns:
-        The model in evaluation mode, with its card.
-
-    Example:
-        >>> import pocketbayes as pb, torch
-        >>> card = {"net": "mlp:8", "args": {"in_features": 2, "out_features": 3}, "shape": [2],
-        ...         "classes": ["a", "b", "c"], "scale": [[5.0, 5.0], [2.0, 2.0], 1.0], "unsure": 0.9}
-        >>> network = pb.bayesianize(torch.nn.Sequential(torch.nn.Flatten(), *pb.nets.mlp([2, 8, 3])))
-        >>> _ = pb.save(network, "small.pocket", metadata=card)
-        >>> answer = pb.open("small.pocket").predict([[4.0, 6.5], [5.0, 1.0]])
-        >>> answer.probs.shape, len(answer.names), answer.sure.dtype
-        (torch.Size([2, 3]), 2, torch.bool)
-    """
+    """What `pb.open` does in torch."""
     path = Path(path)
     card, network = _planned(path, net)
     if is_pocket(path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from pocketbayes.arrays import Array, to_numpy
 from pocketbayes.artifact.card import Card
 from pocketbayes.data.inputs import arranged
 from pocketbayes.prediction.answer import Predictive, Regression, in_units
+from pocketbayes.prediction.average import Samples
 from pocketbayes.prediction.score import NORMAL_95, Evaluation, class_scores, ood_scores, regression_scores
 from pocketbayes.prediction.threshold import selective
 
@@ -57,6 +58,15 @@ class ValueAnswers(Regression):
         return self.mean + NORMAL_95 * self.sigma
 
 
+class Asked(NamedTuple):
+    """How an answer is wanted."""
+
+    samples: Samples
+    tolerance: float | None
+    seed: int
+    progress: bool
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictor(ABC):
     """What answers by a file: raw inputs in, class names or values in their units out, as its card says."""
@@ -64,22 +74,30 @@ class Predictor(ABC):
     card: Card
 
     @abstractmethod
-    def ask(self, x: Array, *, samples: int, seed: int, progress: bool) -> Predictive | Regression:
+    def ask(self, x: Array, how: Asked) -> Predictive | Regression:
         """The answer to scaled inputs [N, *shape], in the units of the network's output."""
 
     def predict(
-        self, x: Any, *, samples: int = 30, seed: int = 0, progress: bool = False
+        self,
+        x: Any,
+        *,
+        samples: Samples = 30,
+        tolerance: float | None = None,
+        seed: int = 0,
+        progress: bool = False,
     ) -> ClassAnswers | ValueAnswers:
         """What the network says about raw inputs: a `ClassAnswers`, or a `ValueAnswers` for regression.
 
         Args:
             x: an array or tensor of inputs in the units of the training data, [N, *shape] or one of them; images may
                 have their channels last. They are scaled as the card says.
-            samples, seed: draws of the weights, and where their random numbers start.
+            samples, tolerance: draws of the weights, as in `pb.predict`; "mean" for one pass, "auto" for as many as
+                each input needs.
+            seed: where their random numbers start.
         """
         card = self.card
         scaled = card.scaling.apply(_raw(x, card.shape))
-        answer = self.ask(scaled, samples=samples, seed=seed, progress=progress)
+        answer = self.ask(scaled, Asked(samples, tolerance, seed, progress))
         if isinstance(answer, Regression):
             return ValueAnswers(**vars(in_units(answer, card.target_scaling)))
         count = answer.probs.shape[1]
@@ -87,7 +105,15 @@ class Predictor(ABC):
         return ClassAnswers(**vars(answer), classes=known or (), threshold=card.unsure)
 
     def evaluate(
-        self, x: Any, y: Any, *, ood: Any = None, samples: int = 30, seed: int = 0, progress: bool = False
+        self,
+        x: Any,
+        y: Any,
+        *,
+        ood: Any = None,
+        samples: Samples = 30,
+        tolerance: float | None = None,
+        seed: int = 0,
+        progress: bool = False,
     ) -> Evaluation:
         """How good and how honest the answers are: accuracy, NLL, ECE, Brier score ...; of a regression RMSE, NLL,
         sigmas and how often 95 % intervals hold the truth, in the units of the data.
@@ -96,12 +122,13 @@ class Predictor(ABC):
             x, y: raw inputs, and labels [N] or targets [N, T] in the units of the data.
             ood: raw inputs of another kind; adds how well predictive entropy tells them from x.
         """
-        answer = self.predict(x, samples=samples, seed=seed, progress=progress)
+        how: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
+        answer = self.predict(x, **how)
         found = score(answer, y)
         if ood is not None:
             if not isinstance(answer, ClassAnswers):
                 raise ValueError("ood= ranks inputs by the entropy of their classes; this is a regression.")
-            outside = self.predict(ood, samples=samples, seed=seed, progress=progress)
+            outside = self.predict(ood, **how)
             assert isinstance(outside, ClassAnswers)
             found |= ood_scores(answer, outside)
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,35 @@ from pocketbayes.prediction.answer import Predictive, Regression
 Answer = TypeVar("Answer", Predictive, Regression)
 BY_DRAW = ("draws", "sigmas")  # [S, N, ...]; all else has the examples first
 LEAST = 4  # draws from which a variance between draws is estimated
+Samples = int | Literal["mean", "auto"]
+MOST = 30  # draws of "auto"
+TOLERANCE = 0.01  # of "auto": the standard error of an input's probabilities at which it is finished
+
+
+def passes(samples: Samples) -> int:
+    """How many passes are made at most; a ValueError for what is no number of draws."""
+    if isinstance(samples, str) and samples not in ("mean", "auto"):
+        raise ValueError(f'samples must be "mean", "auto" or a number of draws, got {samples!r}.')
+    if not isinstance(samples, str) and samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}.")
+    return {"mean": 1, "auto": MOST}[samples] if isinstance(samples, str) else samples
+
+
+def tolerance_of(samples: Samples, tolerance: float | None, *, can_stop: bool) -> float | None:
+    """The standard error at which an input is finished; None where every input has all draws."""
+    found = TOLERANCE if samples == "auto" and tolerance is None else tolerance
+    if found is None:
+        return None
+    if not found > 0:
+        raise ValueError(f"tolerance must be positive, got {found}.")
+    if samples == "mean":
+        raise ValueError('tolerance= is of draws, and samples="mean" makes none. Give one or the other.')
+    if not can_stop:
+        raise ValueError(
+            "Stopping when an input's probabilities are known is for classes, and keeps no draws. "
+            'Give a number of draws, or samples="mean".'
+        )
+    return found
 
 
 class Sums:
