@@ -63,7 +63,7 @@ results: $(VENV)/.demo  ## write RESULTS.md and docs/results from the result fil
 	$(BIN)/python -m experiments.pages
 
 docs: $(VENV)/.docs  ## the documentation site in site/; a broken link fails
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 dist: $(VENV)/.release  ## wheel and source distribution in dist/, checked and tried in an empty environment
 	rm -rf dist

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 # The public names in pipeline order, and where each lives; imported on first use, since torch alone takes seconds.
 _HOME = {
     "bayesianize": "posterior.convert",
+    "Modes": "posterior.modes",
     "describe": "posterior.describe",
     "ZeroMean": "posterior.priors",
     "Pretrained": "posterior.priors",
@@ -43,8 +44,10 @@ _HOME = {
     "choose_threshold": "prediction.threshold",
     "selective": "prediction.threshold",
     "save": "artifact.store",
+    "add_graph": "artifact.store",
     "load": "artifact.store",
     "read": "artifact.store",
+    "to_onnx": "artifact.to_graph",
     "open": "runtime.choice",
     "Predictor": "artifact.predictor",
     "push_to_hub": "artifact.hub",

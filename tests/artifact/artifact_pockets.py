@@ -111,7 +111,23 @@ def an_entry(rng: np.random.Generator, k: int) -> Entry:
     return a_shared(rng, k, shape, **parts)
 
 
-def make(seed: int, entries: int, k: int, widths: tuple[int, int, int]) -> Pocket:
+def again(rng: np.random.Generator, entry: Entry, k: int) -> Entry:
+    """The entry as another mode may have it: other numbers, but sometimes the same plain ones."""
+    if isinstance(entry, Tied) or (isinstance(entry, Plain) and rng.random() < 0.5):
+        return entry
+    if isinstance(entry, Plain):
+        other = np.where(rng.random(entry.shape) < 0.5, entry.values, np.zeros_like(entry.values))
+        return Plain(values=other.astype(entry.values.dtype), dtype=entry.dtype)
+    fixed = a_fixed(rng, entry.shape) if rng.random() < 0.4 else None
+    free = math.prod(entry.shape) - (fixed.count if fixed else 0)
+    parts: dict[str, Any] = {"fixed": fixed, "prior": a_prior(rng, free) if rng.random() < 0.3 else None}
+    if isinstance(entry, Shared):
+        return a_shared(rng, k, entry.shape, **parts)
+    mu, sigma = a_law(rng, free)
+    return MeanField(shape=entry.shape, mu=mu, sigma=sigma, dtype=entry.dtype, **parts)
+
+
+def make(seed: int, entries: int, k: int, widths: tuple[int, int, int], modes: int) -> Pocket:
     rng = np.random.default_rng(seed)
     tensors: dict[str, Entry] = {f"layer{i}.weight": an_entry(rng, k) for i in range(entries)}
     if entries:
@@ -119,6 +135,7 @@ def make(seed: int, entries: int, k: int, widths: tuple[int, int, int]) -> Pocke
     mu, sigma = a_law(rng, k)
     return Pocket(
         tensors=tensors,
+        others=tuple({name: again(rng, e, k) for name, e in tensors.items()} for _ in range(modes - 1)),
         codebook=Codebook(mu=mu, sigma=sigma) if k else None,
         noise={"family": "empirical"},
         architecture={"class": "Näht", "hash": "00ff"},
@@ -136,6 +153,7 @@ pockets = st.builds(
     entries=st.integers(0, 6),
     k=st.sampled_from([0, 1, 2, 5, 40, 300]),
     widths=st.tuples(*(st.sampled_from(WIDTHS[name]) for name in ("plain", "mu", "sigma"))),
+    modes=st.sampled_from([1, 1, 2, 3]),
 )
 
 

@@ -383,3 +383,31 @@ def test_mutants_are_refused_or_sound() -> None:
 @pytest.mark.slow
 def test_a_hundred_thousand_mutants_are_refused_or_sound() -> None:
     assert sum(fuzz(100_000, seed=1).values()) == 100_000
+
+
+@pytest.mark.parametrize("modes", [0, -1, 256, 1.0, True, "2", None, [2]])
+def test_an_impossible_number_of_modes_is_refused(modes: object) -> None:
+    with pytest.raises(ArtifactError, match=r"modes must be 1\.\.255"):
+        decode(with_head(lambda head: head.update(modes=modes)))
+
+
+def test_modes_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ArtifactError):
+        decode(with_head(lambda head: head.update(modes=2)))
+    with pytest.raises(ArtifactError, match="2 modes, and options for 3"):
+        decode(
+            with_head(lambda head: (head.update(modes=2), row(head, "fc.weight").__setitem__(4, [{}] * 3)))
+        )
+    with pytest.raises(ArtifactError, match=r"a row must be|unknown options"):
+        decode(with_head(lambda head: row(head, "fc.weight").__setitem__(4, [{}])))
+
+
+def test_many_modes_of_many_tensors_take_no_memory() -> None:
+    rows = [[f"t{i}", "c", [0], "bool", "t1"] for i in range(5000)]
+    tracemalloc.start()
+    with pytest.raises(ArtifactError, match="5000 tensors in 255 modes"):
+        decode(with_head(lambda head: head.update(modes=255, tensors=rows)))
+    with pytest.raises(ArtifactError, match="more than max_weights"):
+        decode(with_head(lambda head: head.update(modes=255, tensors=[["w", "s", [1 << 21], "float32"]])))
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()

@@ -97,7 +97,7 @@ def test_a_layer_comes_within_one_percent_of_the_shannon_bound(smooth: float, ro
     counts = codec.group_counts(labels, layer, coded.groupings[0].step, levels)
     assert counts.sum() == labels.size
     tables = np.array(coded.groupings[0].tables)
-    model = sum(decoder.tables[t].bits(c) for t, c in zip(tables, counts, strict=True))
+    model = sum(float(decoder.tables[t].bits(len(levels)) @ c) for t, c in zip(tables, counts, strict=True))
     shannon = sum(
         entropy(counts[tables == t].sum(0)) for t in set(tables)
     )  # groups that share a table are one

@@ -124,7 +124,7 @@ def test_section_sizes_add_up_to_the_file(pocket: Pocket) -> None:
 
 
 def test_float32_keeps_every_bit() -> None:
-    pocket = replace(make(3, 6, 40, (32, 32, 32)), precision=FLOAT32)
+    pocket = replace(make(3, 6, 40, (32, 32, 32), 2), precision=FLOAT32)
     back = decode(encode(pocket).data)
     assert pocket.codebook is not None
     assert back.codebook is not None

@@ -24,6 +24,7 @@ DIGESTS = {
     "v2/plain.pocket": "a928683d8771b600d562e1addedae90b9622d7e81f830cf4cc6cd7f49ace38c1",
     "v2/shared.pocket": "ada5800e1b64e30064f639a8b4409b5742b608f8d490721b7288be7b8705260e",
     "v2/shared_float32.pocket": "a19a8271a0e7b92f40edc2ebf66375696d93f41d1789b1e282db75159d4f89a6",
+    "v2/two_modes.pocket": "5d990558cf0228d89a07f563e64c1ee64a5398ccb6734328056cabbe5ef32b7d",
 }
 NAMES = [name for name in DIGESTS if name.startswith(f"v{VERSION}/")]
 

@@ -7,6 +7,7 @@ import json
 import math
 import struct
 import zlib
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -87,28 +88,38 @@ class SpecReader:
     def read(self) -> dict[str, Any]:
         k = self.head.get("codebook", 0)
         self.book = self.law("CODE", k)
-        rows = self.head["tensors"]
-        shared = [row for row in rows if row[1] == "s"]
-        labels, components = self.labels(shared, k) if k else ({}, {})
-        found = {row[0]: self.tensor(row, k, labels, components) for row in rows}
+        modes = [
+            [self.of_mode(row, m) for row in self.head["tensors"]] for m in range(self.head.get("modes", 1))
+        ]
+        shared = [row for rows in modes for row in rows if row[1] == "s"]
+        streams = iter(zip(*self.labels(shared, k), strict=True) if k else ())
+        found: list[dict[str, Any]] = []
+        for rows in modes:
+            found.append({})
+            for row in rows:
+                common = row[1] == "c" and len(found) > 1
+                found[-1][row[0]] = found[0][row[0]] if common else self.tensor(row, k, streams)
         extras = {row[0]: self.take("XTRA", row[4], math.prod(row[2])) for row in self.head.get("extras", [])}
         assert not any(self.section.values())
-        return {"tensors": found, "extras": extras, "codebook": self.book}
+        return {"modes": found, "extras": extras, "codebook": self.book}
 
-    def tensor(
-        self, row: list[Any], k: int, labels: dict[str, Any], components: dict[str, Any]
-    ) -> dict[str, Any]:
-        name, kind = row[:2]
+    @staticmethod
+    def of_mode(row: list[Any], mode: int) -> list[Any]:
+        return [*row[:4], row[4][mode]] if len(row) == 5 and isinstance(row[4], list) else row
+
+    def tensor(self, row: list[Any], k: int, streams: Iterator[Any]) -> dict[str, Any]:
+        kind = row[1]
         if kind == "t":
             return {"target": row[2]}
-        if kind == "p":
+        if kind in "pc":
             return {"values": self.take("PLAN", row[4], math.prod(row[2]))}
         more = row[4] if len(row) == 5 else {}
         found: dict[str, Any] = {}
         if kind == "s":
-            found = {"labels": labels[name], "components": components[name]}
-            found["outliers"] = self.law("OUTL", labels[name].count(k))
-            found["alphas"] = [self.weights(more["blend"]) for _ in components[name]]
+            labels, components = next(streams)
+            found = {"labels": labels, "components": components}
+            found["outliers"] = self.law("OUTL", labels.count(k))
+            found["alphas"] = [self.weights(more["blend"]) for _ in components]
         else:
             found["law"] = self.law("NORM", self.free(row))
         if "fixed" in more:
@@ -135,10 +146,10 @@ class SpecReader:
     def free(self, row: list[Any]) -> int:
         return math.prod(row[2]) - (row[4].get("fixed", {}).get("count", 0) if len(row) == 5 else 0)
 
-    def labels(self, shared: list[Any], k: int) -> tuple[dict[str, list[int]], dict[str, list[list[int]]]]:
-        blend = {row[0]: row[4].get("blend", 0) if len(row) == 5 else 0 for row in shared}
+    def labels(self, shared: list[Any], k: int) -> tuple[list[list[int]], list[list[list[int]]]]:
+        blend = [row[4].get("blend", 0) if len(row) == 5 else 0 for row in shared]
         groups = []
-        for _ in range(len(shared) + any(blend.values())):
+        for _ in range(len(shared) + any(blend)):
             (step,) = struct.unpack("<H", self.cut("FREQ", 2))
             groups.append((step, list(self.cut("FREQ", 5 if step else 1))))
         count = self.head.get("tables", 0)
@@ -149,13 +160,11 @@ class SpecReader:
         self.state = 0
         while self.words and self.state < 2**32:
             self.state = self.state * 2**32 + self.words.pop()
-        labels = {row[0]: self.layer(row, *group) for row, group in zip(shared, groups, strict=False)}
-        components: dict[str, list[list[int]]] = {}
-        for name, found in labels.items():
-            blends = found.count(k + 1)
-            components[name] = [
-                [self.label(groups[-1][1][0]) for _ in range(blend[name])] for _ in range(blends)
-            ]
+        labels = [self.layer(row, *group) for row, group in zip(shared, groups, strict=False)]
+        components = [
+            [[self.label(groups[-1][1][0]) for _ in range(size)] for _ in range(found.count(k + 1))]
+            for found, size in zip(labels, blend, strict=True)
+        ]
         assert (self.state, self.words) == (0, [])
         return labels, components
 
@@ -208,8 +217,12 @@ class SpecReader:
 
 def compare(pocket: Pocket, found: dict[str, Any]) -> None:
     """Our decoder and the specification's agree bit by bit."""
-    for name, entry in pocket.tensors.items():
-        other = found["tensors"][name]
+    items = [
+        (name, mode, entry) for mode, tensors in enumerate(pocket.modes) for name, entry in tensors.items()
+    ]
+    assert len(found["modes"]) == len(pocket.modes)
+    for name, mode, entry in items:
+        other = found["modes"][mode][name]
         if isinstance(entry, Tied):
             assert other["target"] == entry.target
         elif isinstance(entry, Plain):

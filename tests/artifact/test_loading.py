@@ -135,8 +135,8 @@ WRONG: dict[str, tuple[Callable[[], Pocket], torch.dtype, str]] = {
         torch.float32,
         "noise: ",
     ),
-    "noise of 300 families within each other": (
-        lambda: with_noise(nested(300)),
+    "noise of 40 families within each other": (
+        lambda: with_noise(nested(40)),
         torch.float32,
         "noise: more than",
     ),

@@ -139,7 +139,48 @@ def shared_float32() -> Pocket:
     )
 
 
-MAKERS = {"plain": plain, "dense": dense, "shared": shared, "shared_float32": shared_float32}
+def two_modes() -> Pocket:
+    """Everything that modes share and do not: labels, outliers, blends, masks, priors, a counter that is common."""
+    first = shared()
+    k = first.codebook.components
+    conv, matrix, holes = (first.tensors[f"{name}.weight"] for name in ("conv", "fc", "out"))
+    labels = np.where(scramble(300, 26) % 9 == 0, k, (matrix.labels + 1) % k)
+    outliers = int((labels == k).sum())
+    mask = (scramble(30, 27) % 4 == 0).reshape(5, 6)
+    free = int((~mask).sum())
+    second = {
+        "conv.weight": Shared(shape=conv.shape, labels=(conv.labels + 1) % k),
+        "fc.weight": Shared(
+            shape=matrix.shape,
+            labels=labels,
+            outlier_mu=numbers(outliers, 28),
+            outlier_sigma=np.full(outliers, 0.02, np.float32),
+        ),
+        "out.weight": Shared(
+            shape=holes.shape,
+            labels=scramble(free, 29) % k,
+            fixed=Fixed(mask=mask, values=0.25),
+            prior=Prior(mu=0.0, sigma=0.5),
+        ),
+        "bn.weight": Plain(values=numbers(8, 30)),
+    }
+    tensors = [{**dict(mode), "bn.count": Plain(values=np.array(7800))} for mode in (first.tensors, second)]
+    return Pocket(
+        tensors=tensors[0],
+        others=(tensors[1],),
+        codebook=first.codebook,
+        noise={"family": "Gaussian"},
+        library="0.2.0",
+    )
+
+
+MAKERS = {
+    "plain": plain,
+    "dense": dense,
+    "shared": shared,
+    "shared_float32": shared_float32,
+    "two_modes": two_modes,  # since version 2
+}
 
 
 def main() -> None:

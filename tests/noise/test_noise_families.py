@@ -93,6 +93,13 @@ def test_skewness_and_kurtosis_are_the_third_and_fourth_moments(law: Law) -> Non
     assert law.rule.mean(lambda z: z**4) - 3 == pytest.approx(law.excess_kurtosis(), abs=1e-7)
 
 
+def test_a_mixture_has_the_third_and_fourth_moments_of_its_parts() -> None:
+    w, m, s = (np.array(part) for part in (MIXTURE.weights, MIXTURE.means, MIXTURE.sigmas))
+    assert MIXTURE.skewness() == pytest.approx(np.sum(w * (m**3 + 3 * m * s**2)), abs=1e-9)
+    kurtosis = np.sum(w * (m**4 + 6 * (m * s) ** 2 + 3 * s**4)) - 3
+    assert MIXTURE.excess_kurtosis() == pytest.approx(kurtosis, abs=1e-9)
+
+
 def test_moments_that_do_not_exist_are_reported_as_such() -> None:
     assert math.isinf(StudentT(3.5).excess_kurtosis())
     assert StudentT(3.5).skewness() == 0.0

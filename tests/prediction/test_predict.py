@@ -76,7 +76,7 @@ def test_draws_beyond_the_memory_bound_are_made_again_and_the_same() -> None:
         pb.predict(model, x, samples=5, batch_size=3).probs,
     )
     list(small.outputs(x))
-    assert len(small._sets) == 2  # a set is 4 * 8 + 8 * 3 floats
+    assert len(small._members[0]._sets) == 2  # a set is 4 * 8 + 8 * 3 floats
 
 
 def test_prediction_leaves_the_model_and_the_generators_alone() -> None:

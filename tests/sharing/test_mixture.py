@@ -17,7 +17,6 @@ from pocketbayes.sharing.mixture import (
     assign,
     fit_mixture,
     log_joint,
-    responsibilities,
     top_components,
 )
 
@@ -70,7 +69,6 @@ def test_log_joint_is_that_of_torch_distributions() -> None:
     normal = torch.distributions.MultivariateNormal(mixture.mean, mixture.cov)
     expected = mixture.log_pi + normal.log_prob(x[:, None])
     torch.testing.assert_close(log_joint(mixture, x), expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(responsibilities(mixture, x), expected.softmax(1))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -140,7 +138,7 @@ def test_a_twentieth_lies_beyond_the_ellipse_weighted_by_responsibility() -> Non
     fitted = fit_mixture(points_of(*x.T), 8, start=true).mixture
     offset = x[:, None] - fitted.mean
     distance = torch.einsum("nki,kij,nkj->nk", offset, torch.linalg.inv(fitted.cov), offset)
-    r = responsibilities(fitted, x)
+    r = log_joint(fitted, x).softmax(1)
     share = (r * (distance > 5.991)).sum(1)
     error = float(share.std()) / len(x) ** 0.5
     assert float(share.mean()) == pytest.approx(0.05, abs=4 * error)

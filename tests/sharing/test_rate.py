@@ -17,7 +17,7 @@ from pocketbayes.moments import Codebook
 from pocketbayes.sharing import pairwise
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.labels import label_weights, share_by_rate
-from pocketbayes.sharing.rate import Rate, RateCode, fit_bits, fit_codebook, sweep
+from pocketbayes.sharing.rate import Rate, RateCode, fit_bits, fit_codebook
 
 
 def network(seed: int = 0, sizes: tuple[int, ...] = (300, 800, 1500)) -> tuple[list[Tensor], list[Tensor]]:
@@ -113,10 +113,11 @@ def test_more_lambda_never_takes_more_label_bits() -> None:
     evidence = gather_evidence(*network())
     lambdas = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
     rate = Rate(outlier_bits=None, components=32)
-    for fits in (
-        sweep(evidence, lambdas, rate),
-        [fit_codebook(evidence, replace(rate, lambda_=t)) for t in lambdas],
-    ):
+    afresh = [fit_codebook(evidence, replace(rate, lambda_=t)) for t in lambdas]
+    onwards = [fit_codebook(evidence, replace(rate, lambda_=lambdas[0]))]
+    for t in lambdas[1:]:  # each from the code of the one before
+        onwards.append(fit_codebook(evidence, replace(rate, lambda_=t), onwards[-1].code))
+    for fits in (afresh, onwards):
         bits = [fit.bits() for fit in fits]
         distortion = [float(fit.distortion.sum()) for fit in fits]
         assert all(b <= 1.01 * a for a, b in itertools.pairwise(bits))

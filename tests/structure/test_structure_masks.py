@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pocketbayes.drawing import masks
 from pocketbayes.structure import (
     MAP,
     Constant,
@@ -208,3 +209,12 @@ def test_bad_configurations_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"Random|Constant"):
             make()
+
+
+def test_random_places_are_those_of_the_smallest_words_and_of_equal_ones_the_first(monkeypatch) -> None:
+    words = np.random.default_rng(0).integers(0, 20, 60).astype(np.uint64)
+    monkeypatch.setattr(masks, "_random_words", lambda count, key: words[:count])
+    for count in range(61):
+        expected = np.zeros(60, bool)
+        expected[np.argsort(words, kind="stable")[:count]] = True
+        np.testing.assert_array_equal(masks.scatter(count, 6, 10, 0, 0), expected.reshape(6, 10))

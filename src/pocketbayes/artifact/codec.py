@@ -34,6 +34,7 @@ from pocketbayes.errors import ArtifactError
 
 TOTAL = 1 << 24  # a table's probabilities are multiples of 1 / TOTAL
 MAX_TABLES = 256
+MAX_COUNTS = 1 << 20  # numbers in all tables
 MAX_COUNT = 1 << 38  # keeps cumulative count * TOTAL within 63 bits
 
 
@@ -102,9 +103,11 @@ class FrequencyTable:
         if used.size > 1:
             self.model = constriction.stream.model.Categorical(edges.astype(np.float64), perfect=False)
 
-    def bits(self, counts: Array) -> float:
-        """-sum of log2 probability over labels with these counts [K + 2]."""
-        return float(-(counts[self.alphabet.astype(np.intp)] * np.log2(self.frequencies / TOTAL)).sum())
+    def bits(self, symbols: int) -> NDArray[np.float64]:
+        """-log2 probability of each of so many symbols, 0 for one that does not occur."""
+        found = np.zeros(symbols)
+        found[self.alphabet.astype(np.intp)] = -np.log2(self.frequencies / TOTAL)
+        return found
 
 
 # --- decoding ------------------------------------------------------------------------------------------------
@@ -245,7 +248,8 @@ def _share_tables(groups: NDArray[np.int64]) -> tuple[list[int], NDArray[np.uint
 
     The eight tables that code a group best are tried in earnest, so the work is linear in the groups.
     """
-    tables = np.zeros((min(len(groups), MAX_TABLES), groups.shape[1]), np.int64)
+    symbols = groups.shape[1]
+    tables = np.zeros((min(len(groups), MAX_TABLES, MAX_COUNTS // symbols), symbols), np.int64)
     logs = np.zeros(tables.shape)
     assigned, opened = np.zeros(len(groups), np.int64), 0
     for g in np.argsort(-groups.sum(1), kind="stable"):
@@ -255,7 +259,7 @@ def _share_tables(groups: NDArray[np.int64]) -> tuple[list[int], NDArray[np.uint
         t = int(near[extra.argmin()]) if join else opened
         opened += 0 if join else 1
         tables[t] += groups[g]
-        logs[t] = np.log2((tables[t] + 0.1) / (tables[t].sum() + 0.1 * groups.shape[1]))
+        logs[t] = np.log2((tables[t] + 0.1) / (tables[t].sum() + 0.1 * symbols))
         assigned[g] = t
     order = np.argsort([assigned.tolist().index(t) for t in range(opened)], kind="stable")  # by first use
     rank = np.argsort(order)

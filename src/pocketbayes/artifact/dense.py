@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from pocketbayes.artifact.noise import noise_description
+from pocketbayes.artifact.noise import noise_description, noise_shape
 from pocketbayes.artifact.numbers import Array, as_numpy
 from pocketbayes.artifact.pocket import (
     JSON,
@@ -21,10 +21,10 @@ from pocketbayes.artifact.pocket import (
     Tied,
     resolve,
 )
-from pocketbayes.drawing import Shape, WordStream, shape_of, tensor_number
+from pocketbayes.drawing import Shape, WordStream, tensor_number
+from pocketbayes.drawing.masks import mask_from_rule, random_signs
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook, Moments
-from pocketbayes.structure.masks import mask_from_rule, random_signs
 
 Expand: TypeAlias = Callable[[JSON, tuple[int, ...]], Array]  # (rule, shape) -> mask, True where fixed
 
@@ -124,9 +124,10 @@ def fixed_signs(rule: JSON, shape: tuple[int, ...]) -> Array:
     return random_signs(shape, layer, seed).reshape(-1)
 
 
-def mean_weights(pocket: Pocket, expand: Expand = expand_rule) -> dict[str, Array]:
-    """Every tensor at the mean that its device gives it; a tied name is the same array as its owner."""
-    shape, stream = _shape(pocket), WordStream(0, 0, tensor=0)
+def mean_weights(pocket: Pocket, expand: Expand = expand_rule, *, mode: int = 0) -> dict[str, Array]:
+    """Every tensor of a mode at the mean that its device gives it; a tied name is the same array as its owner."""
+    pocket = pocket.mode(mode)
+    shape, stream = noise_shape(noise_description(pocket)), WordStream(0, 0, tensor=0)
 
     def mean(name: str) -> Array:
         entry = pocket.tensors[name]
@@ -144,36 +145,38 @@ def sample_weights(
 ) -> dict[str, Array]:
     """Draw `number` of a seed: w = mu + sigma z for every tensor, the draw that torch's predictions use.
 
-    Each tensor depends on seed, number and its name alone; see docs/format.md.
+    It is of mode number mod M.  Each tensor depends on seed, number and its name alone; see docs/format.md.
     """
-    shape = _shape(pocket)
+    mode = number % len(pocket.modes)
+    pocket = pocket.mode(mode)
+    shape = noise_shape(noise_description(pocket))
 
     def draw(name: str) -> Array:
         entry = pocket.tensors[name]
         if not isinstance(entry, MeanField | Shared):
             return moments_of(pocket, name).mu
-        free = _draw_free(pocket, name, shape, seed, number).astype(as_numpy(entry.dtype))
+        free = _draw_free(pocket, name, shape, _Drawn(seed, number, mode)).astype(as_numpy(entry.dtype))
         return _whole(entry, free, name, expand)
 
     return _each(pocket, draw)
 
 
-def _shape(pocket: Pocket) -> Shape:
-    """How the pocket's noise is drawn."""
-    try:
-        return shape_of(noise_description(pocket))
-    except ValueError as error:
-        raise ArtifactError(str(error)) from error
+class _Drawn(NamedTuple):
+    """Which draw."""
+
+    seed: int
+    number: int
+    mode: int
 
 
-def _draw_free(pocket: Pocket, name: str, shape: Shape, seed: int, number: int) -> Array:
+def _draw_free(pocket: Pocket, name: str, shape: Shape, which: _Drawn) -> Array:
     """The free weights [free] of a tensor in one draw."""
     entry = pocket.tensors[name]
     assert isinstance(entry, MeanField | Shared)
     kind = as_numpy(entry.dtype)
 
     def drawn(tensor: str, mu: Array, sigma: Array) -> Array:
-        stream = WordStream(seed, number, tensor=tensor_number(tensor))
+        stream = WordStream(which.seed, which.number, tensor=tensor_number(tensor), mode=which.mode)
         q = Moments(mu.astype(kind), sigma.astype(kind))
         w: Array = shape.place(stream, q, shape.z(stream, q).astype(kind, copy=False))
         return w

@@ -43,12 +43,17 @@ def encode(pocket: Pocket) -> Encoded:
     sections = {tag: bytearray() for tag in TAGS}
     book = _put_codebook(pocket, sections)
     coded = codec.encode(_layers_of(pocket, book.components), context.levels_of(book.mu)) if book else None
-    rows = [_put(name, entry, pocket, sections) for name, entry in pocket.tensors.items()]
-    extras = [
-        _put_plain(name, Plain(values=array, bits=64), pocket, sections["XTRA"])
-        for name, array in pocket.extras.items()
+    plain = _plain_rows(pocket.modes, pocket.precision)
+    rows = [
+        [_put(name, entry, mode, plain, pocket, sections) for name, entry in tensors.items()]
+        for mode, tensors in enumerate(pocket.modes)
     ]
-    text = header.write(pocket, rows, extras, 0 if coded is None else len(coded.tables))
+    extras = {name: Plain(values=array, bits=64) for name, array in pocket.extras.items()}
+    extra_rows = _plain_rows([dict(extras)], pocket.precision)
+    sections["XTRA"] += b"".join(
+        numbers.pack(extras[name].values, row.code) for name, row in extra_rows.items()
+    )
+    text = header.write(pocket, rows, [*extra_rows.values()], 0 if coded is None else len(coded.tables))
     if len(text) > MAX_HEADER:
         raise ArtifactError(f"header: {len(text)} bytes of JSON, at most {MAX_HEADER}. Shorten the metadata")
     parts = {tag: bytes(part) for tag, part in sections.items()}
@@ -79,8 +84,8 @@ def _sigmas(sigma: Array, at: Precision) -> bytes:
 
 
 def _layers_of(pocket: Pocket, k: int) -> list[tuple[Array, codec.LabelLayout]]:
-    """The label streams: one for each shared tensor, then the components of all blends."""
-    shared = [entry for entry in pocket.tensors.values() if isinstance(entry, Shared)]
+    """The label streams: one for each shared tensor of each mode, then the components of all blends."""
+    shared = [entry for tensors in pocket.modes for entry in tensors.values() if isinstance(entry, Shared)]
     narrow = np.min_scalar_type(k + 1)
     layers = [
         (entry.labels.astype(narrow), codec.layer_of(entry.shape, len(entry.labels))) for entry in shared
@@ -98,11 +103,34 @@ def _put_tables(coded: codec.Coded) -> bytes:
     return groups + coded.tables.T.tobytes()
 
 
-def _put(name: str, entry: Entry, pocket: Pocket, sections: dict[str, bytearray]) -> HeaderRow:
+def _plain_rows(modes: list[dict[str, Entry]], at: Precision) -> dict[str, HeaderRow]:
+    """The rows of deterministic tensors: one code for all modes, and whether all have the same numbers."""
+    rows = {}
+    for name, first in modes[0].items():
+        if isinstance(first, Plain):
+            values = [entry.values for tensors in modes if isinstance(entry := tensors[name], Plain)]
+            together = np.concatenate([v.reshape(-1) for v in values])
+            code = numbers.plain_code(together, first.dtype, first.bits or at.plain)
+            packed = {numbers.pack(v, code) for v in values}
+            kind = "c" if len(modes) > 1 and len(packed) == 1 else "p"
+            rows[name] = HeaderRow(name=name, kind=kind, shape=first.shape, dtype=first.dtype, code=code)
+    return rows
+
+
+def _put(
+    name: str,
+    entry: Entry,
+    mode: int,
+    plain: dict[str, HeaderRow],
+    pocket: Pocket,
+    sections: dict[str, bytearray],
+) -> HeaderRow:
     if isinstance(entry, Tied):
         return HeaderRow(name=name, kind="t", target=entry.target)
     if isinstance(entry, Plain):
-        return _put_plain(name, entry, pocket, sections["PLAN"])
+        if mode == 0 or plain[name].kind == "p":
+            sections["PLAN"] += numbers.pack(entry.values, plain[name].code)
+        return plain[name]
     more: dict[str, Any] = {}
     if isinstance(entry, MeanField):
         tag, moments = "NORM", Moments(entry.mu, entry.sigma)
@@ -131,12 +159,6 @@ def _require_finite(name: str, dtype: str, moments: Moments[Array], at: Precisio
             f"{name}: a mean or sigma becomes infinite in float16 when it is rounded. "
             "More bits may do (Precision), or save the model in float32"
         )
-
-
-def _put_plain(name: str, entry: Plain, pocket: Pocket, section: bytearray) -> HeaderRow:
-    code = numbers.plain_code(entry.values, entry.dtype, entry.bits or pocket.precision.plain)
-    section += numbers.pack(entry.values, code)
-    return HeaderRow(name=name, kind="p", shape=entry.shape, dtype=entry.dtype, code=code)
 
 
 def _alpha_steps(alphas: Array) -> Array:

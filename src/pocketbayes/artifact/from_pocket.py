@@ -1,9 +1,10 @@
-"""A Pocket into a plain model: everything is built and checked first, and the model touched last."""
+"""A Pocket into plain models: everything is built and checked first, and the models touched last."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +26,10 @@ from pocketbayes.artifact.pocket import (
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
 from pocketbayes.noise import Gaussian, Noise
+from pocketbayes.noise.counter import stream_on
 from pocketbayes.posterior.draws import Draws
 from pocketbayes.posterior.fixed import FixedEntries
+from pocketbayes.posterior.modes import Modes
 from pocketbayes.posterior.priors import FanIn, scale_of
 from pocketbayes.posterior.surgery import (
     Conversion,
@@ -41,38 +44,68 @@ Copy = tuple[Tensor, Tensor]  # a tensor of the model, and the values it will ho
 
 
 def from_pocket(pocket: Pocket, model: nn.Module, where: str = "pocket") -> nn.Module:
-    """Convert the plain model and give it the pocket's values, in place; an error leaves it as it came."""
-    _require_match(where, pocket, model)
-    build = _Builder(pocket)
+    """Convert the plain model and give it the pocket's values, in place; an error leaves it as it came.
+
+    Of several modes the model becomes the first, and copies of it the others.
+    """
+    require_match(where, pocket, model)
+    networks = [model, *(copy.deepcopy(model) for _ in pocket.others)]
+    common = _Common(pocket, noise_of(pocket))
+    plans = [_planned(pocket.mode(mode), network, common) for mode, network in enumerate(networks)]
+    for network, plan in zip(networks, plans, strict=True):
+        plan.carry_out(network)
+    return model if len(networks) == 1 else Modes(networks)
+
+
+class _Plan(NamedTuple):
+    """What is to be done to a model; nothing is left in it that could be wrong."""
+
+    copies: list[Copy]
+    conversions: list[Conversion]
+    draws: Draws
+
+    @torch.no_grad()
+    def carry_out(self, model: nn.Module) -> None:
+        skipped = {p.path: "deterministic in the file" for p in parameters_with_owners(model)}
+        for tensor, values in self.copies:
+            tensor.copy_(values)
+        for conversion in self.conversions:
+            conversion.original.requires_grad_(conversion.original.numel() > 0)
+            del skipped[conversion.parameter.path]
+        convert_parameters(model, self.conversions, self.draws, skipped)
+
+
+def _planned(pocket: Pocket, model: nn.Module, common: _Common) -> _Plan:
+    """For one mode, which is what the pocket holds."""
+    build = _Builder(pocket, common)
     found = [p for p in parameters_with_owners(model) if p.path in build.entries]
     conversions = [build.conversion(parameter, index) for index, parameter in enumerate(found)]
-    copies = [*build.means, *_plain_copies(pocket, model)]
-    skipped = {p.path: "deterministic in the file" for p in parameters_with_owners(model)}
-    with torch.no_grad():  # from here on the model is touched, and nothing is left that could be wrong
-        for tensor, values in copies:
-            tensor.copy_(values)
-    for conversion in conversions:
-        conversion.original.requires_grad_(conversion.original.numel() > 0)
-        del skipped[conversion.parameter.path]
-    convert_parameters(model, conversions, build.draws, skipped)
-    return model
+    return _Plan([*build.means, *_plain_copies(pocket, model)], conversions, build.draws)
+
+
+class _Common:
+    """What all modes have: the noise and the codebook, which is made for the first shared weight."""
+
+    def __init__(self, pocket: Pocket, noise: Noise) -> None:
+        self.noise, self.book = noise, pocket.codebook
+        self.tied = bool(pocket.options.get("tied_draws", False))
+        self.codebook: TrainableCodebook | None = None
 
 
 class _Builder:
-    """Stochastic weights out of entries, with what they have in common."""
+    """Stochastic weights out of the entries of one mode."""
 
-    def __init__(self, pocket: Pocket) -> None:
+    def __init__(self, pocket: Pocket, common: _Common) -> None:
         self.entries = {n: e for n, e in pocket.tensors.items() if isinstance(e, MeanField | Shared)}
-        self.book, self.tied = pocket.codebook, bool(pocket.options.get("tied_draws", False))
-        self.noise, self.draws = noise_of(pocket), Draws()
+        self.common, self.draws = common, Draws()
+        self.first = True  # of the shared weights
         self.means: list[Copy] = []
-        self.codebook: TrainableCodebook | None = None
         self.trained: dict[float, nn.Parameter] = {}  # constants by value: one for all tensors that have it
 
     def conversion(self, parameter: PlacedParameter, index: int) -> Conversion:
         name, like, entry = parameter.path, parameter.tensor, self.entries[parameter.path]
         fixed = self._fixed(name, entry, like)
-        common = {"index": index, "draws": self.draws, "noise": self.noise, "fixed": fixed}
+        common = {"index": index, "draws": self.draws, "noise": self.common.noise, "fixed": fixed}
         common |= _prior(name, entry, like)
         weight: StochasticWeight
         if isinstance(entry, MeanField):
@@ -91,11 +124,12 @@ class _Builder:
         return Conversion(parameter, weight, like)
 
     def _shared(self, entry: Shared, like: Tensor, common: dict[str, Any]) -> SharedWeight:
-        assert self.book is not None  # a Pocket with shared entries has one
-        first, k = self.codebook is None, self.book.components
-        if self.codebook is None:
-            book = Codebook(*(_wide(part, like) for part in self.book))
-            self.codebook = TrainableCodebook(book, tied=self.tied)
+        shared = self.common
+        assert shared.book is not None  # a Pocket with shared entries has one
+        if shared.codebook is None:
+            book = Codebook(*(_wide(part, like) for part in shared.book))
+            shared.codebook = TrainableCodebook(book, tied=shared.tied)
+        first, self.first, k = self.first, False, shared.book.components
         blended = np.flatnonzero(entry.labels == k + 1)
         labels = entry.labels
         if len(blended):
@@ -103,7 +137,7 @@ class _Builder:
             labels[blended] = entry.components[:, 0]
         parts = (blended, entry.components.astype(np.int64), _writable(entry.alphas))
         return SharedWeight(
-            codebook=self.codebook,
+            codebook=shared.codebook,
             labels=torch.from_numpy(_writable(labels)).view(free_shape(entry)),
             outlier_sigma=_wide(entry.outlier_sigma, like),
             blends=Blends(*map(torch.from_numpy, parts)) if len(blended) else None,
@@ -152,9 +186,10 @@ def noise_of(pocket: Pocket) -> Noise:
     if not pocket.noise:
         return Gaussian()
     description = noise_description(pocket)
+    mu, sigma = torch.zeros(1), torch.ones(1)
     try:
         noise = Noise.from_dict(description)
-        drawn = noise.draw(torch.zeros(1), torch.ones(1), torch.Generator().manual_seed(0))
+        drawn = noise.place(mu, sigma, noise.z(stream_on(mu.device, 0, 0, tensor=0), mu, sigma))
     except Exception as error:  # families check what a programmer may get wrong; a file may hold anything
         raise ArtifactError(f"noise: cannot be made from its description: {error}") from error
     if not bool(drawn.isfinite()):
@@ -192,7 +227,7 @@ def _require_finite(name: str, like: Tensor, parts: Mapping[str, Tensor]) -> Non
 # --- does the file fit the model? --------------------------------------------------------------------------------
 
 
-def _require_match(where: str, pocket: Pocket, model: nn.Module) -> None:
+def require_match(where: str, pocket: Pocket, model: nn.Module) -> None:
     """The file's tensors must be the model's, by name and shape, and random ones tied where they are in the file."""
     state = {n: t for n, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
     learnable = {p.path for p in parameters_with_owners(model) if p.tensor.is_floating_point()}

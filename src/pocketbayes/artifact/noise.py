@@ -3,20 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pocketbayes.artifact.pocket import JSON, Pocket
+from pocketbayes.drawing import Shape, shape_of
+from pocketbayes.drawing.shapes import FAMILIES
 from pocketbayes.errors import ArtifactError
 
-MAX_FAMILIES = 256  # in a noise description: one for each state of a device, and one around another
+MAX_DESCRIPTIONS = 256  # in a noise description: one for each state of a device, and one around another
 MAX_DEPTH = 16
-MAX_DEVICES = 1 << 16  # whose draws are averaged for a weight
+MAX_DEVICES = 1 << 10  # whose draws are averaged for a weight
+MAX_TABLES = 64  # of quantiles to compute, each about 0.1 s; a mixture counts by its components
+MAX_NUMBERS = 1 << 20  # in measured arrays, each counted as often as it is named
+_TABLES = {"SkewNormal": 8, "StudentT": 4, "Gaussian": 1, "Laplace": 1, "Logistic": 1, "Bimodal": 2}
+
+
+def levels(value: Any) -> Iterator[list[Any]]:
+    """JSON level by level: the value itself, what is in it, what is in that, and so on."""
+    level = [value]
+    while level:
+        yield level
+        inside = (
+            v.values() if isinstance(v, Mapping) else v
+            for v in level
+            if isinstance(v, Mapping | list | tuple)
+        )
+        level = [inner for values in inside for inner in values]
+
+
+def require_modest(noise: JSON) -> None:
+    """Refuse a description that would take long to build or to draw from, before anything of it is built."""
+    found: list[Mapping[str, Any]] = []
+    for depth, level in enumerate(levels(noise)):
+        found += [value for value in level if isinstance(value, Mapping)]
+        if depth > 2 * MAX_DEPTH or len(found) > MAX_DESCRIPTIONS:  # a list of laws is a level of its own
+            raise ArtifactError(
+                f"noise: more than {MAX_DESCRIPTIONS} families, or {MAX_DEPTH} within each other"
+            )
+    devices = math.prod(n for value in found if type(n := value.get("devices", 1)) is int and n > 0)
+    if devices > MAX_DEVICES or sum(map(_tables, found)) > MAX_TABLES:
+        raise ArtifactError(
+            f"noise: more than {MAX_DEVICES} devices a weight, or {MAX_TABLES} components of laws in all"
+        )
+
+
+def _tables(law: Mapping[str, Any]) -> int:
+    weights, family = law.get("weights"), law.get("family")
+    components = len(weights) if isinstance(weights, list) else 0
+    return components + (_TABLES.get(family, 0) if isinstance(family, str) else 0)
+
+
+def check_noise(pocket: Pocket) -> None:
+    """Refuse a description whose parameters make no sense; a family of the user's own is its business."""
+    described = noise_description(pocket)
+    families = [
+        v.get("family", "Gaussian") for level in levels(described) for v in level if isinstance(v, Mapping)
+    ]
+    if all(isinstance(family, str) and family in FAMILIES for family in families):
+        noise_shape(described)
+
+
+def noise_shape(described: JSON) -> Shape:
+    """How draws are made by a description whose arrays are in their places."""
+    try:
+        return shape_of(described)
+    except ValueError as error:
+        raise ArtifactError(f"noise: cannot be made from its description: {error}") from error
 
 
 def noise_description(pocket: Pocket) -> JSON:
     """The file's description with its arrays in their places; {} is Gaussian."""
-    _require_modest(pocket.noise)
+    require_modest(pocket.noise)
+    left = MAX_NUMBERS
 
     def restored(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -25,24 +84,13 @@ def noise_description(pocket: Pocket) -> JSON:
         return [restored(v) for v in value] if isinstance(value, list) else value
 
     def array(name: Any) -> Any:
+        nonlocal left
         if not isinstance(name, str) or name not in pocket.extras:
             raise ArtifactError(f"noise: cannot be made: its array {name!r} is not in the file")
+        left -= pocket.extras[name].size
+        if left < 0:
+            raise ArtifactError(f"noise: its arrays have more than {MAX_NUMBERS} numbers")
         return pocket.extras[name]
 
     described: JSON = restored(pocket.noise)
     return described
-
-
-def _require_modest(description: Any) -> None:
-    """Refuse descriptions that would take long to build or to draw from."""
-    families, devices, level = 0, 1, [description]
-    for _ in range(2 * MAX_DEPTH):  # a list of families is a level of its own
-        found = [value for value in level if isinstance(value, Mapping)]
-        families += len(found)
-        devices *= math.prod(n for value in found if type(n := value.get("devices", 1)) is int)
-        lists = [value for value in level if isinstance(value, list)]
-        level = [inner for values in (*lists, *(value.values() for value in found)) for inner in values]
-    if level or families > MAX_FAMILIES or devices > MAX_DEVICES:
-        raise ArtifactError(
-            f"noise: more than {MAX_FAMILIES} families, {MAX_DEPTH} within each other or {MAX_DEVICES} devices a weight"
-        )

@@ -143,6 +143,7 @@ def read(data: bytes | memoryview, code: str, shape: tuple[int, ...], dtype: str
         raise ArtifactError(
             f"{where}: {size} numbers as {code} take {nbytes(code, size)} bytes, got {len(data)}"
         )
+    _require_zero_padding(data, code, size, where)
     values = unpack(data, code)[:size]
     target = as_numpy(dtype)
     if dtype in INTEGERS and size:
@@ -151,6 +152,13 @@ def read(data: bytes | memoryview, code: str, shape: tuple[int, ...], dtype: str
             raise ArtifactError(f"{where}: a number does not fit {dtype}")
     with np.errstate(all="ignore"):
         return values.astype(target).reshape(shape)
+
+
+def _require_zero_padding(data: bytes | memoryview, code: str, size: int, where: str) -> None:
+    """The bits after the last number, up to a full byte, are zero: one array has one sequence of bytes."""
+    spare = 0 if code in _STORED else -int(code[1:]) * size % 8
+    if spare and data[-1] & ((1 << spare) - 1):
+        raise ArtifactError(f"{where}: the {spare} bits after its last number must be zero")
 
 
 def _bits(values: Array, drop: int) -> NDArray[np.uint32]:

@@ -13,11 +13,11 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from pocketbayes import nets
-from pocketbayes.artifact import MAX_WEIGHTS, header
 from pocketbayes.artifact.card import Card, read_card
-from pocketbayes.artifact.container import MAX_HEADER, disassemble, inflate, read_file
+from pocketbayes.artifact.container import disassemble, read_file
 from pocketbayes.artifact.network_predictor import NetworkPredictor
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
+from pocketbayes.artifact.reader import read_header
 from pocketbayes.artifact.store import load
 from pocketbayes.prediction.scales import give_scales
 
@@ -30,7 +30,7 @@ def open(path: str | os.PathLike[str], net: Net | None = None) -> NetworkPredict
     path = Path(path)
     card, network = _planned(path, net)
     if is_pocket(path):
-        load(path, network)
+        network = load(path, network)
     else:
         load_weights(network, path)
         give_scales(network, card.scales)
@@ -90,9 +90,9 @@ def _of_library(path: Path, card: Card, name: str, shapes: Shapes) -> nn.Module:
 def _told_by_pocket(path: Path) -> tuple[dict[str, Any], Shapes]:
     """A pocket file's metadata and the shapes of its tensors, from its header alone."""
     where = str(path)
-    sections = disassemble(read_file(path), where)
-    head = header.parse(inflate(sections.get("HEAD", b""), MAX_HEADER, f"{where}, header"), MAX_WEIGHTS)
-    return head.notes["metadata"], {row.name: row.shape for row in head.rows if row.kind != "t"}
+    data = read_file(path)
+    head = read_header(disassemble(data, where), len(data), where)
+    return head.notes["metadata"], {row.name: row.shape for row in head.modes[0] if row.kind != "t"}
 
 
 def _told_by_safetensors(path: Path) -> tuple[dict[str, Any], Shapes]:

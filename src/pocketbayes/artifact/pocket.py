@@ -7,7 +7,7 @@ a constant has neither label nor (mu, sigma).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from pocketbayes.moments import Codebook
 
 MAX_CODEBOOK = 65534  # labels and the marks of outliers and blends fit 16 bits
 MAX_BLEND = 255
+MOST_MODES = 255
 ALPHA_STEPS = 65535  # weights of a blend are multiples of 1 / 65535
 SMALLEST_SIGMA = 2.0**-126
 LARGEST = np.float64(2.0**127)  # what rounding cannot push out of float32; wider than any array it meets
@@ -154,7 +155,11 @@ Stochastic: TypeAlias = MeanField | Shared
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pocket:
-    """One model.  `noise`, `architecture`, `options`, `metadata` are JSON; `extras` keep every bit."""
+    """One model.  `noise`, `architecture`, `options`, `metadata` are JSON; `extras` keep every bit.
+
+    A posterior with several modes has the entries of the first in `tensors`, and those of the others in `others`: the
+    same names, kinds, shapes and types.
+    """
 
     tensors: dict[str, Entry]
     codebook: Codebook[Array] | None = None
@@ -166,6 +171,16 @@ class Pocket:
     precision: Precision = field(default_factory=Precision)
     library: str = ""
     graph: bytes = b""  # as artifact/graph.py packs it; empty without
+    others: tuple[dict[str, Entry], ...] = ()
+
+    @property
+    def modes(self) -> list[dict[str, Entry]]:
+        """The entries of every mode."""
+        return [self.tensors, *self.others]
+
+    def mode(self, number: int) -> Pocket:
+        """The posterior of mode `number` alone."""
+        return replace(self, tensors=self.modes[number], others=())
 
 
 def size_of(entry: Stochastic | Plain) -> int:
@@ -201,6 +216,39 @@ def check(pocket: Pocket) -> None:
         if not 1 <= book.components <= MAX_CODEBOOK:
             raise ArtifactError(f"codebook: 1 to {MAX_CODEBOOK} components, got {book.components}")
         check_moments(*book, book.components, "codebook")
+    _check_modes(pocket)
+    for number in range(len(pocket.modes)):
+        _check_tensors(pocket.mode(number))
+    for name, array in pocket.extras.items():
+        if array.dtype.name not in DTYPES:
+            raise ArtifactError(f"extras[{name!r}]: cannot store the type {array.dtype.name!r}")
+
+
+def _check_modes(pocket: Pocket) -> None:
+    """All modes have the entries of the first, but for their numbers."""
+    if len(pocket.modes) > MOST_MODES:
+        raise ArtifactError(f"{len(pocket.modes)} modes, at most {MOST_MODES}")
+    first = _kinds(pocket.tensors)
+    for number, tensors in enumerate(pocket.others, 1):
+        kinds = _kinds(tensors)
+        for name in (*first, *kinds):
+            if kinds.get(name) != first.get(name):
+                raise ArtifactError(
+                    f"{name}: is {kinds.get(name, 'missing')} in mode {number}, {first.get(name, 'missing')} in mode 0"
+                )
+
+
+def _kinds(tensors: dict[str, Entry]) -> dict[str, tuple[Any, ...]]:
+    """What modes must agree in, by name."""
+    return {
+        name: ("tied", entry.target)
+        if isinstance(entry, Tied)
+        else (type(entry).__name__, entry.shape, entry.dtype)
+        for name, entry in tensors.items()
+    }
+
+
+def _check_tensors(pocket: Pocket) -> None:
     for name in pocket.tensors:
         entry = resolve(pocket, name)
         if entry.dtype not in DTYPES:
@@ -209,9 +257,6 @@ def check(pocket: Pocket) -> None:
             )
         if isinstance(entry, MeanField | Shared):
             _check_stochastic(entry, pocket.codebook, name)
-    for name, array in pocket.extras.items():
-        if array.dtype.name not in DTYPES:
-            raise ArtifactError(f"extras[{name!r}]: cannot store the type {array.dtype.name!r}")
 
 
 def _check_stochastic(entry: Stochastic, codebook: Codebook[Array] | None, name: str) -> None:
@@ -225,11 +270,14 @@ def _check_stochastic(entry: Stochastic, codebook: Codebook[Array] | None, name:
     else:
         _check_shared(entry, codebook, free, name)
     if entry.prior is not None:
-        check_moments(_spread(entry.prior.mu, free), _spread(entry.prior.sigma, free), free, f"{name}, prior")
+        _check_prior(entry.prior, free, f"{name}, prior")
 
 
-def _spread(value: float | Array, size: int) -> Array:
-    return value if isinstance(value, np.ndarray) else np.broadcast_to(np.asarray(value, np.float64), (size,))
+def _check_prior(prior: Prior, free: int, where: str) -> None:
+    for part in (prior.mu, prior.sigma):
+        if isinstance(part, np.ndarray) and part.shape != (free,):
+            raise ArtifactError(f"{where}: one number, or {free} of them, got {part.shape}")
+    _require_sound(np.atleast_1d(prior.mu), np.atleast_1d(prior.sigma), where)
 
 
 def check_moments(mu: Array, sigma: Array, size: int, where: str) -> None:
@@ -238,6 +286,10 @@ def check_moments(mu: Array, sigma: Array, size: int, where: str) -> None:
         raise ArtifactError(
             f"{where}: mu and sigma must be flat with {size} numbers, got {mu.shape} and {sigma.shape}"
         )
+    _require_sound(mu, sigma, where)
+
+
+def _require_sound(mu: Array, sigma: Array, where: str) -> None:
     with np.errstate(invalid="ignore"):  # a NaN of the signalling kind warns where it is compared
         bad, bad_sigma = ~(np.abs(mu) <= LARGEST), ~((sigma > 0) & (sigma <= LARGEST))
     if bad.any():

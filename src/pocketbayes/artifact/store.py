@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact.dense import moments_of
 from pocketbayes.artifact.format import encode
-from pocketbayes.artifact.from_pocket import from_pocket
+from pocketbayes.artifact.from_pocket import from_pocket, require_match
 from pocketbayes.artifact.numbers import Array
-from pocketbayes.artifact.pocket import Plain, Precision, resolve
-from pocketbayes.artifact.reader import MAX_WEIGHTS, decode
+from pocketbayes.artifact.pocket import Plain, Pocket, Precision, resolve
+from pocketbayes.artifact.reader import decode
+from pocketbayes.artifact.to_graph import Exported, export_or_warn, plain_of, with_graph
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Moments
@@ -23,6 +25,7 @@ from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.prediction.scales import give_scales, read_scales
 from pocketbayes.runs.files import write_atomically
 
+USUAL_MODES = 8  # more are loaded where the caller allows for them
 NOISE_TABLES = 1 << 20  # numbers that a file may hold beside the model's own: the law of a measured device
 
 
@@ -31,10 +34,11 @@ class Saved(NamedTuple):
 
     total: int  # bytes of the file
     sections: dict[str, int]  # bytes by section
+    no_graph: str = ""  # why the network's graph is not in the file, though an example was given
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {size:,}" for name, size in self.sections.items())
-        return f"{self.total:,} bytes ({parts})"
+        return f"{self.total:,} bytes ({parts})" + (f"; no graph: {self.no_graph}" if self.no_graph else "")
 
 
 def save(
@@ -44,6 +48,7 @@ def save(
     precision: Precision = Precision(),
     priors: bool = False,
     metadata: Mapping[str, Any] | None = None,
+    example: Any = None,
 ) -> Saved:
     """Write the posterior to one file, atomically; a model of any kind, at any stage.
 
@@ -52,6 +57,8 @@ def save(
         priors: store the priors too, for those who train on.
         metadata: anything JSON: class names, normalisation, a threshold. What `calibrate` and `conformal` have found is
             added to it.
+        example: inputs that the model takes, a tensor or a tuple or dict of them: the file gets the network's graph,
+            and answers without torch. A network that cannot be exported is saved without, with a warning.
 
     Returns:
         Bytes of the file, in all and by section.
@@ -61,9 +68,37 @@ def save(
         >>> saved = pb.save(model, "mlp.pocket", metadata={"classes": ["cat", "dog"]})
         >>> loaded = pb.load("mlp.pocket", pb.nets.mlp([16, 64, 8]))
     """
-    encoded = encode(to_pocket(model, precision=precision, priors=priors, metadata=metadata))
+    pocket = to_pocket(model, precision=precision, priors=priors, metadata=metadata)
+    found = Exported(b"") if example is None else export_or_warn(pocket, model, example)
+    return write(replace(pocket, graph=found.graph), path, found.why_not)
+
+
+def write(pocket: Pocket, path: str | os.PathLike[str], no_graph: str = "") -> Saved:
+    """Write what `save` would."""
+    encoded = encode(pocket)
     write_atomically(path, encoded.data)
-    return Saved(len(encoded.data), encoded.sizes)
+    return Saved(len(encoded.data), encoded.sizes, no_graph)
+
+
+def add_graph(path: str | os.PathLike[str], model: nn.Module, example: Any) -> Saved:
+    """Give a file the graph of its network, in place; all else in it stays.
+
+    Args:
+        path: the file that `save` wrote.
+        model: the architecture, plain or with the file loaded.
+        example: inputs that it takes, a tensor or a tuple or dict of them; two are enough.
+
+    Returns:
+        Bytes of the file, in all and by section. ArtifactError if the network cannot be exported.
+
+    Example:
+        >>> _ = pb.save(pb.bayesianize(pb.nets.mlp([4, 16, 3])), "mlp.pocket")
+        >>> "GRAF" in pb.add_graph("mlp.pocket", pb.nets.mlp([4, 16, 3]), torch.ones(1, 4)).sections
+        True
+    """
+    pocket, plain = decode(path), plain_of(model)
+    require_match(str(path), pocket, plain)
+    return write(with_graph(pocket, plain, example), path)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | None = None) -> nn.Module:
@@ -75,10 +110,12 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     Args:
         path: the file that `save` wrote.
         model: the plain architecture, on its device and in its type.
-        max_weights: refuse files with more elements; by default those of the model, and some for its noise.
+        max_weights: refuse files with more elements, in all modes; by default those of the model eight times, and some
+            for its noise.
 
     Returns:
-        The model that was given, Bayesian.
+        The model that was given, Bayesian; of a file with several modes `Modes`, the first of which is that model, and
+        the others copies of it.
 
     Example:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 3]))
@@ -90,24 +127,27 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
     if stochastic_weights(model):
         raise ValueError("load needs the plain architecture, freshly built; this model is Bayesian already.")
     if max_weights is None:
-        max_weights = NOISE_TABLES + sum(t.numel() for t in chain(model.parameters(), model.buffers()))
+        size = sum(t.numel() for t in chain(model.parameters(), model.buffers()))
+        max_weights = NOISE_TABLES + USUAL_MODES * size
     pocket = decode(path, max_weights=max_weights)
     try:
         scales = read_scales(pocket.metadata)
     except ValueError as error:
         raise ArtifactError(f"{path}: metadata: {error}") from error
-    give_scales(from_pocket(pocket, model, str(path)), scales)
-    return model
+    loaded = from_pocket(pocket, model, str(path))
+    give_scales(loaded, scales)
+    return loaded
 
 
 def read(
-    path: str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS
+    path: str | os.PathLike[str], *, mode: int = 0, max_weights: int | None = None
 ) -> dict[str, Tensor | Moments[Tensor]]:
     """The tensors of a file without a model.
 
     Args:
         path: the file that `save` wrote.
-        max_weights: refuse files with more elements.
+        mode: whose tensors, of a posterior with several.
+        max_weights: refuse files with more elements; by default 2^20 and 256 more for each byte of the file.
 
     Returns:
         By name `Moments(mu, sigma)` in the tensor's shape (sigma is 0 where a weight is fixed), or a plain tensor.
@@ -119,6 +159,9 @@ def read(
         (torch.Size([3, 4]), torch.Size([3]))
     """
     pocket = decode(path, max_weights=max_weights)
+    if not 0 <= mode < len(pocket.modes):
+        raise ValueError(f"{path}: has the modes 0 to {len(pocket.modes) - 1}, not {mode}.")
+    pocket = pocket.mode(mode)
     found: dict[str, Tensor | Moments[Tensor]] = {}
     for name in pocket.tensors:
         mu, sigma = (_tensor(part, resolve(pocket, name).dtype) for part in moments_of(pocket, name))

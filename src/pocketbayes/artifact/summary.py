@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pocketbayes.artifact import codec, context, numbers
 from pocketbayes.artifact.pocket import Entry, Plain, Shared, Tied, free_of, size_of
-from pocketbayes.artifact.reader import MAX_WEIGHTS, Parsed, parse
+from pocketbayes.artifact.reader import Parsed, parse
 
 
 class TensorSummary(NamedTuple):
-    """One tensor; `bits` are those of its labels, numbers and blends; tables, masks and priors not counted."""
+    """One tensor of all modes; `bits` are of its labels, numbers and blends; tables, masks and priors not counted."""
 
     name: str
     kind: str  # plain, mean-field, shared or tied
@@ -25,10 +25,11 @@ class TensorSummary(NamedTuple):
     fixed: int
     outliers: int
     blends: int
+    modes: int = 1
 
     @property
     def bits_per_weight(self) -> float:
-        return self.bits / max(1, math.prod(self.shape))
+        return self.bits / max(1, self.modes * math.prod(self.shape))
 
 
 class Summary(NamedTuple):
@@ -40,6 +41,7 @@ class Summary(NamedTuple):
     sections: dict[str, int]  # bytes; "frame" is what surrounds them
     codebook: int  # K
     tables: int
+    modes: int
     tensors: list[TensorSummary]
     noise: dict[str, Any]
     architecture: dict[str, Any] | str
@@ -47,7 +49,7 @@ class Summary(NamedTuple):
     metadata: dict[str, Any]
 
 
-def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WEIGHTS) -> Summary:
+def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int | None = None) -> Summary:
     """Sections, bits by tensor, codebook size and notes of a pocket file."""
     parsed = parse(source, max_weights=max_weights)
     pocket = parsed.pocket
@@ -58,6 +60,7 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WE
         sections=parsed.sizes,
         codebook=pocket.codebook.components if pocket.codebook else 0,
         tables=len(parsed.coded.tables),
+        modes=len(pocket.modes),
         tensors=_tensors(parsed),
         noise=pocket.noise,
         architecture=pocket.architecture,
@@ -67,11 +70,21 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int = MAX_WE
 
 
 def _tensors(parsed: Parsed) -> list[TensorSummary]:
-    groupings = iter(parsed.coded.groupings)
-    return [_tensor(name, entry, parsed, groupings) for name, entry in parsed.pocket.tensors.items()]
+    costs, modes = _Costs(parsed), parsed.pocket.modes
+    found = [[_tensor(*item, parsed, costs) for item in tensors.items()] for tensors in modes]
+    return [
+        _together([tensors[each[0].name] for tensors in modes], each) for each in zip(*found, strict=True)
+    ]
 
 
-def _tensor(name: str, entry: Entry, parsed: Parsed, groupings: Iterator[codec.Grouping]) -> TensorSummary:
+def _together(entries: Sequence[Entry], each: Sequence[TensorSummary]) -> TensorSummary:
+    """One tensor of all modes; what stands once, counts once."""
+    apart = each[: len({id(entry) for entry in entries})]
+    sums = {name: sum(getattr(t, name) for t in apart) for name in ("bits", "fixed", "outliers", "blends")}
+    return each[0]._replace(**sums, modes=len(apart))
+
+
+def _tensor(name: str, entry: Entry, parsed: Parsed, costs: _Costs) -> TensorSummary:
     at = parsed.pocket.precision
     if isinstance(entry, Tied):
         return TensorSummary(name, f"tied to {entry.target}", (), "", 0.0, 0, 0, 0)
@@ -84,24 +97,32 @@ def _tensor(name: str, entry: Entry, parsed: Parsed, groupings: Iterator[codec.G
     bits = 8.0 * (numbers.nbytes(at.mu_code, pairs) + numbers.nbytes(at.sigma_code, pairs))
     if not isinstance(entry, Shared):
         return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, 0, 0)
-    bits += _label_bits(entry, next(groupings), parsed) + _blend_bits(entry, parsed)
+    bits += costs.of_labels(entry) + costs.of_blends(entry)
     return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, pairs, len(entry.alphas))
 
 
-def _label_bits(entry: Shared, grouping: codec.Grouping, parsed: Parsed) -> float:
-    """What the labels cost under their tables: the stream is longer by less than 64 bits in all."""
-    assert parsed.pocket.codebook is not None
-    layer = codec.layer_of(entry.shape, len(entry.labels))
-    levels = context.levels_of(parsed.pocket.codebook.mu)
-    counts = codec.group_counts(entry.labels, layer, grouping.step, levels)
-    rows = codec.count_of(parsed.coded.tables[list(grouping.tables)])
-    return sum(codec.FrequencyTable(row, np.uint16).bits(c) for row, c in zip(rows, counts, strict=True))
+class _Costs:
+    """What the symbols of shared tensors cost under their tables: the stream is longer by less than 64 bits in all."""
 
+    def __init__(self, parsed: Parsed) -> None:
+        counts = codec.count_of(parsed.coded.tables)
+        self.bits = [codec.FrequencyTable(row, np.uint16).bits(len(row)) for row in counts]  # [T][K + 2]
+        self.groupings = parsed.coded.groupings
+        self.layers = iter(self.groupings)
+        book = parsed.pocket.codebook
+        self.levels = None if book is None else context.levels_of(book.mu)
 
-def _blend_bits(entry: Shared, parsed: Parsed) -> float:
-    """Components under their table, and all weights but the last at 16 bits."""
-    if not entry.components.size:
-        return 0.0
-    row = codec.count_of(parsed.coded.tables[parsed.coded.groupings[-1].tables[0]])
-    counts = np.bincount(entry.components.reshape(-1), minlength=len(row))
-    return codec.FrequencyTable(row, np.uint16).bits(counts) + 16.0 * (entry.alphas.size - len(entry.alphas))
+    def of_labels(self, entry: Shared) -> float:
+        """Those of the next shared tensor of the file."""
+        assert self.levels is not None
+        grouping = next(self.layers)
+        layer = codec.layer_of(entry.shape, len(entry.labels))
+        pieces = codec.pieces_of(entry.labels, layer, grouping.step, self.levels)
+        return sum(float(self.bits[grouping.tables[group]][labels].sum()) for labels, group in pieces)
+
+    def of_blends(self, entry: Shared) -> float:
+        """Components under their table, and all weights but the last at 16 bits."""
+        if not entry.components.size:
+            return 0.0
+        bits = self.bits[self.groupings[-1].tables[0]]
+        return float(bits[entry.components].sum()) + 16.0 * (entry.alphas.size - len(entry.alphas))

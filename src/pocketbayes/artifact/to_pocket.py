@@ -15,6 +15,7 @@ from pocketbayes.artifact.pocket import Entry, Fixed, MeanField, Plain, Pocket, 
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
 from pocketbayes.posterior.fixed import FixedEntries
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian, sites, unwrap
 from pocketbayes.prediction.scales import scales_of
 from pocketbayes.sharing.shared import SharedWeight, TrainableCodebook
@@ -28,18 +29,19 @@ def to_pocket(
     metadata: Mapping[str, Any] | None = None,
 ) -> Pocket:
     """The model as arrays, tensor by tensor."""
-    model = unwrap(model)
-    found = require_bayesian(model)
+    networks, found = modes_of(model), require_bayesian(model)
     noise, extras = _describe_noise(found)
     book = _one_codebook(found)
+    tensors, *others = (_entries(network, priors) for network in networks)
     return Pocket(
-        tensors=_entries(model, priors),
-        codebook=None if book is None else Codebook(_numpy(book.mu), _sigma(book.rho)),
+        tensors=tensors,
+        others=tuple(others),
+        codebook=None if book is None else Codebook(tensor_as_array(book.mu), _sigma(book.rho)),
         noise=noise,
         extras=extras,
-        architecture=type(model).__mro__[0].__name__.removeprefix("Parametrized"),
+        architecture=type(networks[0]).__name__.removeprefix("Parametrized"),
         options={"tied_draws": True} if book is not None and book.tied else {},
-        metadata={**(metadata or {}), **scales_of(model).metadata()},
+        metadata={**(metadata or {}), **scales_of(unwrap(model)).metadata()},
         precision=precision,
         library=__version__,
     )
@@ -62,7 +64,7 @@ def _entries(model: nn.Module, priors: bool) -> dict[str, Entry]:
         key = (value.data_ptr(), value.shape, value.stride()) if value.numel() else (name,)
         known = plain.setdefault(key, name)
         entries[name] = (
-            Tied(target=known) if known != name else Plain(values=_numpy(value), dtype=_dtype(value))
+            Tied(target=known) if known != name else Plain(values=tensor_as_array(value), dtype=_dtype(value))
         )
     return entries
 
@@ -78,25 +80,25 @@ def _stochastic(site: Site, priors: bool) -> Entry:
     if isinstance(weight, SharedWeight):
         return Shared(
             labels=_labels(weight),
-            outlier_mu=_numpy(site.original),
+            outlier_mu=tensor_as_array(site.original),
             outlier_sigma=_sigma(weight.rho),
-            components=_numpy(weight.blend_component),
-            alphas=_numpy(weight.blend_alpha),
+            components=tensor_as_array(weight.blend_component),
+            alphas=tensor_as_array(weight.blend_alpha),
             **common,
         )
     mu, sigma = site.moments
-    exact = _sigma(weight.rho) if isinstance(weight, MeanFieldWeight) else _numpy(sigma)
-    return MeanField(mu=_numpy(mu).reshape(-1), sigma=exact.reshape(-1), **common)
+    exact = _sigma(weight.rho) if isinstance(weight, MeanFieldWeight) else tensor_as_array(sigma)
+    return MeanField(mu=tensor_as_array(mu).reshape(-1), sigma=exact.reshape(-1), **common)
 
 
 def _labels(weight: SharedWeight) -> Array:
     """[free] the file's labels, in which K + 1 marks a blend."""
-    labels = _numpy(weight.labels)
+    labels = tensor_as_array(weight.labels)
     if not weight.blend_position.numel():
         return labels
     mark = weight.codebook.components + 1
     labels = labels.astype(np.min_scalar_type(mark))
-    labels[_numpy(weight.blend_position)] = mark
+    labels[tensor_as_array(weight.blend_position)] = mark
     return labels
 
 
@@ -105,16 +107,18 @@ def _fixed(entries: FixedEntries | None) -> Fixed | None:
     if entries is None:
         return None
     rule = {key: value for key, value in entries.rule.items() if key != "shape"}
-    mask = _numpy(entries.mask) if rule["rule"] == "mask" else rule
+    mask = tensor_as_array(entries.mask) if rule["rule"] == "mask" else rule
     c = 0.0 if entries.c is None else entries.c.item()
     return Fixed(
-        mask=mask, values=c if entries.values is None else _numpy(entries.values), count=entries.count
+        mask=mask,
+        values=c if entries.values is None else tensor_as_array(entries.values),
+        count=entries.count,
     )
 
 
 def _prior(site: Site) -> Prior:
     mean = site.weight.prior_mu
-    return Prior(mu=0.0 if mean is None else _numpy(mean).reshape(-1), sigma=site.weight.prior_sigma)
+    return Prior(mu=0.0 if mean is None else tensor_as_array(mean).reshape(-1), sigma=site.weight.prior_sigma)
 
 
 def _one_codebook(found: list[Site]) -> TrainableCodebook | None:
@@ -149,7 +153,7 @@ def _describe_noise(found: list[Site]) -> tuple[dict[str, Any], dict[str, Any]]:
 # --- tensors as arrays -------------------------------------------------------------------------------------------
 
 
-def _numpy(tensor: Tensor) -> Array:
+def tensor_as_array(tensor: Tensor) -> Array:
     t = tensor.detach().cpu()
     array: Array = (
         (t.float() if t.dtype == torch.bfloat16 else t).contiguous().numpy()

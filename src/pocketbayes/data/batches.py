@@ -20,8 +20,7 @@ Transform = Callable[[Tensor], Tensor]
 class DataSet(Examples, Dataset[tuple[Tensor, Tensor]]):
     """One split of a data set in tensors, raw, with what it takes to feed it to a network.
 
-    Items and batches are scaled; for regression the targets are standardised too, and `target_scaling.undo`
-    turns predictions back into their units.
+    Items and batches are scaled; for regression the targets are standardised too, by `target_scaling`.
     """
 
     x: Tensor

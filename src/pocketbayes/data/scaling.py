@@ -37,10 +37,6 @@ class Scaling:
         scaled /= self._along(self.std * np.float32(self.full), x)
         return scaled
 
-    def undo(self, x: Any) -> Any:
-        """The way back, float32 in raw units."""
-        return (x * self._along(self.std, x) + self._along(self.mean, x)) * self.full
-
     def rounded(self) -> Scaling:
         """To six significant digits, so that a file that states it states it exactly."""
         mean, std = (np.array(part) for part in self.lists())

@@ -26,11 +26,10 @@ from pocketbayes.data.formats import (
     read_svhn,
     tidy,
 )
-from pocketbayes.data.public import CIFAR100_CLASSES, REMOTES
+from pocketbayes.data.public import PUBLIC, REMOTES
 from pocketbayes.data.scaling import Scaling, measured_scaling
 
 _TEST_FRACTION = 0.2  # of data sets that come in one piece; always the same examples
-_DIGITS = tuple("0123456789")
 
 
 class Origin(NamedTuple):
@@ -143,20 +142,14 @@ class Shelf(NamedTuple):
         )
 
 
-def _public(
-    name: str,
-    read: Callable[[Shelf, str], Arrays],
-    classes: Sequence[str],
-    mean: Sequence[float],
-    std: Sequence[float],
-    shelf: Shelf,
-) -> Origin:
+def _public(name: str, read: Callable[[Shelf, str], Arrays], shelf: Shelf) -> Origin:
     """A public image set, from `name`.npz if that is on the shelf and from the official files if not."""
+    found, reader = PUBLIC[name], partial(read, shelf)
     for file in (f"{name}.npz", f"{name.replace('-', '_')}.npz"):
         if (path := shelf.folder / file).exists():
-            read_bytes = partial(_bytes, path, _npz(path).read)
-            return Origin(name, read_bytes, classes, _scaling(mean, std))
-    return Origin(name, partial(read, shelf), classes, _scaling(mean, std))
+            reader = partial(_bytes, path, _npz(path).read)
+            break
+    return Origin(name, reader, found["classes"], _scaling(found["mean"], found["std"]))
 
 
 def _bytes(path: Path, read: Callable[[str], Arrays], split: str) -> Arrays:
@@ -197,7 +190,10 @@ def _digits(_: Shelf) -> Origin:
     found = _sklearn("load_digits")
     whole = Arrays(found.images.astype(np.uint8)[:, None], found.target.astype(np.int64))
     return Origin(
-        "digits", partial(_one_piece, whole, "digits", True), _DIGITS, _scaling([0.3053], [0.3760], 16.0)
+        "digits",
+        partial(_one_piece, whole, "digits", True),
+        tuple("0123456789"),
+        _scaling([0.3053], [0.3760], 16.0),
     )
 
 
@@ -208,45 +204,15 @@ def _diabetes(_: Shelf) -> Origin:
     return Origin("diabetes", partial(_one_piece, whole, "diabetes", False), None)
 
 
-_FASHION = (
-    "T-shirt/top",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
-_CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-# Means and standard deviations are those of the training images, pixels from 0 to 1.
-_NAMED: dict[str, Callable[[Shelf], Origin]] = {
-    "digits": _digits,
-    "diabetes": _diabetes,
-    "mnist": partial(_public, "mnist", partial(_read_mnist, "mnist", "MNIST"), _DIGITS, [0.1307], [0.3081]),
-    "fashion-mnist": partial(
-        _public,
-        "fashion-mnist",
-        partial(_read_mnist, "fashion-mnist", "FashionMNIST"),
-        _FASHION,
-        [0.2860],
-        [0.3530],
-    ),
-    "cifar10": partial(
-        _public, "cifar10", _read_cifar10, _CIFAR10, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
-    ),
-    "cifar100": partial(
-        _public,
-        "cifar100",
-        _read_cifar100,
-        CIFAR100_CLASSES,
-        [0.5071, 0.4865, 0.4409],
-        [0.2673, 0.2564, 0.2762],
-    ),
-    "svhn": partial(_public, "svhn", _read_svhn, _DIGITS, [0.4377, 0.4438, 0.4728], [0.1980, 0.2010, 0.1970]),
+_READERS: dict[str, Callable[[Shelf, str], Arrays]] = {
+    "mnist": partial(_read_mnist, "mnist", "MNIST"),
+    "fashion-mnist": partial(_read_mnist, "fashion-mnist", "FashionMNIST"),
+    "cifar10": _read_cifar10,
+    "cifar100": _read_cifar100,
+    "svhn": _read_svhn,
 }
+_NAMED: dict[str, Callable[[Shelf], Origin]] = {"digits": _digits, "diabetes": _diabetes}
+_NAMED |= {name: partial(_public, name, read) for name, read in _READERS.items()}
 NAMES = tuple(_NAMED)
 
 

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,10 +44,14 @@ class Shape(ABC):
 
 @dataclass(frozen=True, eq=False)
 class TableShape(Shape):
-    """One word of 16 bits an element, through a table [65536] of float32."""
+    """One word of 16 bits an element, through a table [65536] of float32, which is made when it is first needed."""
 
-    values: Array
+    make: Callable[[], Array]
     parts = 1
+
+    @cached_property
+    def values(self) -> Array:
+        return self.make()
 
     def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
         return stream.look_up(self.values, part, start, len(q.mu))
@@ -126,28 +131,37 @@ def shepard(mu: Any, sigma: Any, mus: Sequence[float], sigmas: Sequence[float]) 
 
 
 @dataclass(frozen=True)
-class ProgrammedShape(Shape):
-    """mu and sigma go to the nearest levels; half way, to the lower one."""
+class DeviceShape(Shape):
+    """A shape that is told something else than q, or has something done to its weights."""
 
     inner: Shape
-    mu_levels: tuple[float, ...]
-    sigma_levels: tuple[float, ...]
 
     @property
     def parts(self) -> int:  # type: ignore[override]
         return self.inner.parts
 
-    def _levels(self, stream: WordStream, q: Flat) -> Flat:
-        return Moments(nearest(stream, q.mu, self.mu_levels), nearest(stream, q.sigma, self.sigma_levels))
+    def told(self, stream: WordStream, q: Flat) -> Flat:
+        return q
 
     def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
-        return self.inner.z(stream, self._levels(stream, q), start, part)
+        return self.inner.z(stream, self.told(stream, q), start, part)
 
     def program(self, stream: WordStream, q: Flat) -> Flat:
-        return self.inner.program(stream, self._levels(stream, q))
+        return self.inner.program(stream, self.told(stream, q))
 
     def place(self, stream: WordStream, q: Flat, z: Any) -> Any:
-        return self.inner.place(stream, self._levels(stream, q), z)
+        return self.inner.place(stream, self.told(stream, q), z)
+
+
+@dataclass(frozen=True)
+class ProgrammedShape(DeviceShape):
+    """mu and sigma go to the nearest levels; half way, to the lower one."""
+
+    mu_levels: tuple[float, ...]
+    sigma_levels: tuple[float, ...]
+
+    def told(self, stream: WordStream, q: Flat) -> Flat:
+        return Moments(nearest(stream, q.mu, self.mu_levels), nearest(stream, q.sigma, self.sigma_levels))
 
 
 def nearest(stream: WordStream, values: Any, levels: Sequence[float]) -> Any:
@@ -159,19 +173,11 @@ def nearest(stream: WordStream, values: Any, levels: Sequence[float]) -> Any:
 
 
 @dataclass(frozen=True)
-class DriftedShape(Shape):
+class DriftedShape(DeviceShape):
     """w -> scale w + shift of what the device was programmed to."""
 
-    inner: Shape
     scale: float
     shift: float
-
-    @property
-    def parts(self) -> int:  # type: ignore[override]
-        return self.inner.parts
-
-    def z(self, stream: WordStream, q: Flat, start: int = 0, part: int = 0) -> Any:
-        return self.inner.z(stream, q, start, part)
 
     def program(self, stream: WordStream, q: Flat) -> Flat:
         mu, sigma = self.inner.program(stream, q)
@@ -228,13 +234,13 @@ def _mixture(d: Mapping[str, Any]) -> Shape:
     parts = _numbers(d, "weights", 0), _numbers(d, "means"), _numbers(d, "sigmas", 0)
     if not len(parts[0]) == len(parts[1]) == len(parts[2]) > 0:
         raise ValueError("noise: a mixture has equal numbers of weights, means and sigmas.")
-    return TableShape(tables.mixture(*parts))
+    return TableShape(partial(tables.mixture, *parts))
 
 
 def _bimodal(d: Mapping[str, Any]) -> Shape:
     m = _number(d, "m", -1, 1)
     sigma = math.sqrt(1 - m * m)
-    return TableShape(tables.mixture((0.5, 0.5), (-m, m), (sigma, sigma)))
+    return TableShape(partial(tables.mixture, (0.5, 0.5), (-m, m), (sigma, sigma)))
 
 
 def _mean(d: Mapping[str, Any]) -> Shape:
@@ -254,21 +260,24 @@ def _states(d: Mapping[str, Any]) -> Shape:
 
 def _drifted(d: Mapping[str, Any]) -> Shape:
     age = _number(d, "time", 0) / _number(d, "reference", 0)
-    return DriftedShape(shape_of(d["noise"]), *drift(age, _number(d, "exponent"), _number(d, "shift")))
+    scale, shift = drift(age, _number(d, "exponent"), _number(d, "shift"))
+    if not math.isfinite(scale + shift):
+        raise ValueError(f"noise: a drift by the factor {scale} and by {shift} is not finite.")
+    return DriftedShape(shape_of(d["noise"]), scale, shift)
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Shape]] = {
-    "Gaussian": lambda d: TableShape(tables.gaussian()),
-    "Uniform": lambda d: TableShape(tables.uniform()),
-    "Laplace": lambda d: TableShape(tables.laplace()),
-    "Logistic": lambda d: TableShape(tables.logistic()),
-    "StudentT": lambda d: TableShape(tables.student(_number(d, "df", 2))),
-    "SkewNormal": lambda d: TableShape(tables.skew_normal(_number(d, "alpha", -1e4, 1e4))),
+    "Gaussian": lambda d: TableShape(tables.gaussian),
+    "Uniform": lambda d: TableShape(tables.uniform),
+    "Laplace": lambda d: TableShape(tables.laplace),
+    "Logistic": lambda d: TableShape(tables.logistic),
+    "StudentT": lambda d: TableShape(partial(tables.student, _number(d, "df", 2))),
+    "SkewNormal": lambda d: TableShape(partial(tables.skew_normal, _number(d, "alpha", -1e4, 1e4))),
     "Bimodal": _bimodal,
     "GaussianMixture": _mixture,
     "TwoPoint": lambda d: SignShape(),
-    "Empirical": lambda d: TableShape(tables.samples(_array(d))),
-    "QuantileTable": lambda d: TableShape(tables.steps(_array(d))),
+    "Empirical": lambda d: TableShape(partial(tables.samples, _array(d))),
+    "QuantileTable": lambda d: TableShape(partial(tables.steps, _array(d))),
     "Averaged": _mean,
     "AveragedAtoms": _mean,
     "StateDependent": _states,

@@ -38,14 +38,12 @@ class Density(NamedTuple):
 
 
 def standardised(values: Array) -> Array:
-    """Zero mean and unit variance to the last bits of float64, then float32; read-only."""
+    """Zero mean and unit variance to the last bits of float64, then float32."""
     values = values - math.fsum(values.tolist()) / SIZE
     variance = math.fsum((values * values).tolist()) / SIZE
     if not 0 < variance < math.inf:
         raise ValueError(f"a table of quantiles has the variance {variance}")
-    table: Array = (values / math.sqrt(variance)).astype(np.float32)
-    table.flags.writeable = False
-    return table
+    return (values / math.sqrt(variance)).astype(np.float32)
 
 
 # --- quantiles of a density ------------------------------------------------------------------------------------

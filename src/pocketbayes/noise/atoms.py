@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,12 +54,7 @@ class AtomicLaw(Law):
 
     def characteristic(self, t: Tensor) -> Tensor:
         values, probabilities = self.rule
-        flat = t.double().reshape(-1, 1)
-        parts = [
-            (probabilities * torch.exp(1j * part * values)).sum(-1)
-            for part in flat.split(rows_at_once(values))
-        ]
-        return torch.cat(parts).view(t.shape)
+        return by_rows(lambda x: (probabilities * torch.exp(1j * x * values)).sum(-1), t, values.numel())
 
     def edges(self) -> Tensor:
         return self.rule.nodes
@@ -67,9 +63,10 @@ class AtomicLaw(Law):
         return float(self.rule.nodes[0]), float(self.rule.nodes[-1])
 
 
-def rows_at_once(values: Tensor) -> int:
-    """How many arguments of a characteristic function are summed over all values at a time."""
-    return max(1, (1 << 22) // values.numel())
+def by_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int) -> Tensor:
+    """function(x [N, 1]) in the shape of x, as many N at a time as [N, width] temporaries fit in memory."""
+    flat = x.double().reshape(-1, 1)
+    return torch.cat([function(part) for part in flat.split(max(1, (1 << 22) // width))]).view(x.shape)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pocketbayes.noise.atoms import AtomicLaw
+from pocketbayes.noise.atoms import AtomicLaw, by_rows
 from pocketbayes.noise.family import Law, Noise
 from pocketbayes.noise.gaussian import Gaussian
 from pocketbayes.noise.inversion import invert
@@ -133,12 +133,15 @@ class Averaged(_Mean, Law):
     def _sum(self, z: Tensor, integrated: bool) -> Tensor:
         """The series for f, or for F, at every z within the reach."""
         t, a = self._series
-        flat = z.detach().double().reshape(-1).clamp(-self._reach, self._reach) + self._reach
-        parts = []
-        for x in flat.split(max(1, (1 << 22) // t.numel())):
-            angle = x.unsqueeze(1) * t
-            parts.append(a[0] * x + angle[:, 1:].sin() @ (a[1:] / t[1:]) if integrated else angle.cos() @ a)
-        return torch.cat(parts).view(z.shape)
+        inside = z.detach().double().clamp(-self._reach, self._reach) + self._reach
+
+        def series(x: Tensor) -> Tensor:
+            angle = x * t
+            if integrated:
+                return a[0] * x.squeeze(1) + angle[:, 1:].sin() @ (a[1:] / t[1:])
+            return angle.cos() @ a
+
+        return by_rows(series, inside, t.numel())
 
     def cdf(self, z: Tensor) -> Tensor:
         inside = self._sum(z, integrated=True).clamp(0.0, 1.0)

@@ -56,7 +56,7 @@ class DeviceStream(HostStream):
         return raw.view(torch.int16)[first : first + count].to(torch.int32) & 0xFFFF
 
     def look_up(self, table: Array, part: int, start: int, count: int) -> Tensor:
-        values = torch.from_numpy(table.copy()).to(self.device)
+        values = torch.from_numpy(table).to(self.device)
         return values.index_select(0, self.words(part, start, count))
 
     def signs(self, part: int, start: int, count: int) -> Tensor:

@@ -7,7 +7,6 @@ Each piece wraps a noise family and is one itself, so that they compose:
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,14 +23,27 @@ class Device(Noise):
 
     noise: Noise
 
-    @abstractmethod
-    def program(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]: ...
+    def told(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        """What `noise` is told to be programmed to."""
+        return mu, sigma
+
+    def program(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        return self.noise.program(*self.told(mu, sigma))
 
     def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.noise.sample_like(like, generator)
 
+    def sample_at(self, mu: Tensor, sigma: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.noise.sample_at(*self.told(mu, sigma), generator)
+
+    def place(self, mu: Tensor, sigma: Tensor, z: Tensor) -> Tensor:
+        return self.noise.place(*self.told(mu, sigma), z)
+
     def negentropy(self) -> float:
         return self.noise.negentropy()
+
+    def negentropy_at(self, mu: Tensor, sigma: Tensor) -> Tensor:
+        return self.noise.negentropy_at(*self.told(mu, sigma))
 
     @property
     def has_atoms(self) -> bool:
@@ -59,20 +71,8 @@ class Programmed(Device):
         if self.sigma_levels and self.sigma_levels[0] <= 0:
             raise ValueError(f"Programmed: sigma_levels must be positive, got {self.sigma_levels[0]}.")
 
-    def _levels(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+    def told(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         return _nearest(mu, self.mu_levels), _nearest(sigma, self.sigma_levels)
-
-    def program(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        return self.noise.program(*self._levels(mu, sigma))
-
-    def sample_at(self, mu: Tensor, sigma: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.noise.sample_at(*self._levels(mu, sigma), generator)
-
-    def place(self, mu: Tensor, sigma: Tensor, z: Tensor) -> Tensor:
-        return self.noise.place(*self._levels(mu, sigma), z)
-
-    def negentropy_at(self, mu: Tensor, sigma: Tensor) -> Tensor:
-        return self.noise.negentropy_at(*self._levels(mu, sigma))
 
 
 def _nearest(x: Tensor, levels: tuple[float, ...]) -> Tensor:
@@ -118,12 +118,6 @@ class Drifted(Device):
         mu, sigma = self.noise.program(mu, sigma)
         return scale * mu + shift, scale * sigma
 
-    def sample_at(self, mu: Tensor, sigma: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.noise.sample_at(mu, sigma, generator)
-
     def place(self, mu: Tensor, sigma: Tensor, z: Tensor) -> Tensor:
         scale, shift = self._affine()
         return scale * self.noise.place(mu, sigma, z) + shift
-
-    def negentropy_at(self, mu: Tensor, sigma: Tensor) -> Tensor:
-        return self.noise.negentropy_at(mu, sigma)

@@ -18,7 +18,7 @@ from pocketbayes.drawing.shapes import FAMILIES, TableShape
 from pocketbayes.drawing.tables import LEVELS, standardised
 from pocketbayes.moments import Moments
 from pocketbayes.noise.quadrature import QuadratureRule, core_edges, panel_rule
-from pocketbayes.noise.sampling import InverseTable, graph_constant, inverse_table, sample_inverse
+from pocketbayes.noise.sampling import graph_constant, sample_table
 
 GAUSSIAN_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # nats
 
@@ -172,9 +172,8 @@ class Law(Noise):
     def shape(self) -> Shape:
         if type(self).__name__ in FAMILIES:
             return shape_of(self.to_dict())
-        return TableShape(
-            standardised(self.icdf(torch.from_numpy(LEVELS)).numpy())
-        )  # a law of the user's own
+        # A law of the user's own.
+        return TableShape(lambda: standardised(self.icdf(torch.from_numpy(LEVELS)).numpy()))
 
     @cached_property
     def rule(self) -> QuadratureRule:
@@ -193,16 +192,17 @@ class Law(Noise):
         return -float((weights[seen] * self.log_prob(nodes[seen])).sum())
 
     @cached_property
-    def _table(self) -> InverseTable:
-        return inverse_table(self)
+    def quantiles(self) -> Tensor:
+        """[65536] float32: the equally likely values of draws."""
+        assert isinstance(self.shape, TableShape)
+        return torch.from_numpy(self.shape.values)
 
     @graph_constant
-    def inverse(self) -> InverseTable:
-        """F^-1 as the table that draws are made from."""
-        return self._table
+    def _drawn(self) -> Tensor:
+        return self.quantiles
 
     def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return sample_inverse(self.inverse(), like, generator)
+        return sample_table(self._drawn(), like, generator)
 
 
 class ArrayFields:

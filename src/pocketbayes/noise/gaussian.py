@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pocketbayes.noise.family import GAUSSIAN_ENTROPY, Law
-from pocketbayes.noise.sampling import sample_normal
 
 LOG_SQRT_2PI = GAUSSIAN_ENTROPY - 0.5
 
@@ -18,7 +17,9 @@ class Gaussian(Law):
     """z ~ N(0, 1)."""
 
     def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return sample_normal(like, generator)
+        if generator is None:
+            return torch.randn_like(like)
+        return torch.empty_like(like).normal_(generator=generator)
 
     def cdf(self, z: Tensor) -> Tensor:
         level: Tensor = torch.special.ndtr(z)
@@ -30,12 +31,6 @@ class Gaussian(Law):
 
     def log_prob(self, z: Tensor) -> Tensor:
         return -0.5 * z.square() - LOG_SQRT_2PI
-
-    def skewness(self) -> float:
-        return 0.0
-
-    def excess_kurtosis(self) -> float:
-        return 0.0
 
     def characteristic(self, t: Tensor) -> Tensor:
         return torch.complex((-0.5 * t.square()).exp(), torch.zeros_like(t))

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pocketbayes.noise.atoms import AtomicLaw, rows_at_once
+from pocketbayes.drawing.tables import LEVELS
+from pocketbayes.noise.atoms import AtomicLaw, by_rows
 from pocketbayes.noise.family import ArrayFields, Law, frozen_array
 from pocketbayes.noise.quadrature import QuadratureRule
-from pocketbayes.noise.sampling import graph_constant, in_chunks, sample_uniform
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -34,20 +34,9 @@ class Empirical(ArrayFields, AtomicLaw):
         return QuadratureRule(values, torch.full_like(values, 1 / values.numel()))
 
     @cached_property
-    def _float32(self) -> Tensor:
-        return self.rule.nodes.float()
-
-    @graph_constant
-    def _drawn(self) -> Tensor:
-        return self._float32
-
-    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return in_chunks(self._direct, like, generator)
-
-    def _direct(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
-        shape, table = like.shape, self._drawn().to(like.device)
-        index = torch.randint(table.numel(), shape, device=like.device, generator=generator)
-        return table.index_select(0, index.reshape(-1)).view(shape)
+    def quantiles(self) -> Tensor:
+        """The samples as they are; those of the file format are scaled anew, since 65536 / n is rounded."""
+        return torch.from_numpy(self.values[(LEVELS * len(self.values)).astype(int)].astype(np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,28 +91,14 @@ class QuantileTable(ArrayFields, Law):
     def _knots(self) -> Tensor:
         return torch.from_numpy(self.values.copy())
 
-    @cached_property
-    def _cells(self) -> tuple[Tensor, Tensor]:
-        return self._knots[:-1].float(), self._knots.diff().float()
-
-    @graph_constant
-    def _drawn(self) -> tuple[Tensor, Tensor]:
-        return self._cells
-
-    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return in_chunks(self._direct, like, generator)
-
-    def _direct(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
-        low, width = (part.to(like.device) for part in self._drawn())
-        u = sample_uniform(torch.empty_like(like, dtype=torch.float32), generator) * low.numel()
-        cell = u.to(torch.int32).clamp_max(low.numel() - 1)
-        flat = cell.reshape(-1)
-        start, step = low.index_select(0, flat).view(like.shape), width.index_select(0, flat).view(like.shape)
-        return torch.addcmul(start, step, u - cell)
+    def _cell(self, z: Tensor) -> Tensor:
+        knots = self._knots.to(z)
+        return (torch.searchsorted(knots, z.detach().contiguous(), right=True) - 1).clamp(
+            0, knots.numel() - 2
+        )
 
     def cdf(self, z: Tensor) -> Tensor:
-        knots = self._knots.to(z)
-        cell = (torch.searchsorted(knots, z.contiguous(), right=True) - 1).clamp(0, knots.numel() - 2)
+        knots, cell = self._knots.to(z), self._cell(z)
         inside = ((z - knots[cell]) / (knots[cell + 1] - knots[cell])).clamp(0.0, 1.0)
         return (cell + inside) / (knots.numel() - 1)
 
@@ -135,21 +110,17 @@ class QuantileTable(ArrayFields, Law):
 
     def log_prob(self, z: Tensor) -> Tensor:
         knots = self._knots.to(z)
-        cell = (torch.searchsorted(knots, z.detach().contiguous(), right=True) - 1).clamp(
-            0, knots.numel() - 2
-        )
         log = -(knots.diff() * (knots.numel() - 1)).log()
         inside = (z >= knots[0]) & (z <= knots[-1])
-        return torch.where(inside, log[cell] + 0.0 * z, -math.inf)
+        return torch.where(inside, log[self._cell(z)] + 0.0 * z, -math.inf)
 
     def characteristic(self, t: Tensor) -> Tensor:
         middle, width = 0.5 * (self._knots[1:] + self._knots[:-1]), self._knots.diff()
-        flat = t.double().reshape(-1, 1)
-        parts = [
-            (torch.exp(1j * part * middle) * torch.sinc(part * width / (2 * math.pi))).mean(-1)
-            for part in flat.split(rows_at_once(middle))
-        ]
-        return torch.cat(parts).view(t.shape)
+
+        def mean(x: Tensor) -> Tensor:
+            return (torch.exp(1j * x * middle) * torch.sinc(x * width / (2 * math.pi))).mean(-1)
+
+        return by_rows(mean, t, middle.numel())
 
     def edges(self) -> Tensor:
         return self._knots

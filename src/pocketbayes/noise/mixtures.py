@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,9 +13,6 @@ from torch import Tensor
 from pocketbayes.noise.family import Law
 from pocketbayes.noise.gaussian import LOG_SQRT_2PI
 from pocketbayes.noise.inversion import invert
-from pocketbayes.noise.sampling import graph_constant, in_chunks, random_words, sample_normal, sample_signs
-
-_SLOTS = 1 << 14  # equally likely, shared out among the components of a mixture
 
 
 class NormalMixture(Law):
@@ -39,14 +35,6 @@ class NormalMixture(Law):
         w, m, s = (part.to(z) for part in self.components())
         x = (z.unsqueeze(-1) - m) / s
         return torch.logsumexp(w.log() - s.log() - LOG_SQRT_2PI - 0.5 * x.square(), -1)
-
-    def skewness(self) -> float:
-        w, m, s = self.components()
-        return float((w * m * (m.square() + 3 * s.square())).sum())
-
-    def excess_kurtosis(self) -> float:
-        w, m, s = self.components()
-        return float((w * (m**4 + 6 * (m * s).square() + 3 * s**4)).sum() - 3)
 
     def characteristic(self, t: Tensor) -> Tensor:
         w, m, s = self.components()
@@ -76,13 +64,6 @@ class Bimodal(NormalMixture):
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         means = torch.tensor([-self.m, self.m], dtype=torch.float64)
         return torch.full_like(means, 0.5), means, torch.full_like(means, math.sqrt(1 - self.m**2))
-
-    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return in_chunks(self._direct, like, generator)
-
-    def _direct(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
-        normal = sample_normal(like, generator).mul(math.sqrt(1 - self.m**2))
-        return normal.add(sample_signs(like, generator), alpha=self.m)
 
 
 @dataclass(frozen=True)
@@ -121,28 +102,3 @@ class GaussianMixture(NormalMixture):
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         w, m, s = (torch.tensor(x, dtype=torch.float64) for x in (self.weights, self.means, self.sigmas))
         return w, m, s
-
-    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return in_chunks(self._direct, like, generator)
-
-    def _direct(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Which component, by 14 random bits, then a normal draw: exact also where the modes are far apart."""
-        words = random_words((like.numel() + 3) // 4, like.device, generator)
-        slot = words.view(torch.int16)[: like.numel()].to(torch.int32).bitwise_and_(_SLOTS - 1)
-        m, s = (part.to(like.device).index_select(0, slot).view(like.shape) for part in self._slots())
-        return torch.addcmul(m, s, sample_normal(like, generator).to(torch.float32))
-
-    @cached_property
-    def _slot_table(self) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations of equally likely slots, standardised after rounding the weights."""
-        w, m, s = self.components()
-        last = (w.cumsum(0) * _SLOTS).round().long()
-        counts = torch.cat([last[:1], last.diff()])
-        m, s = m.repeat_interleave(counts), s.repeat_interleave(counts)
-        mean = m.mean()
-        sd = ((m - mean).square() + s.square()).mean().sqrt()
-        return ((m - mean) / sd).float(), (s / sd).float()
-
-    @graph_constant
-    def _slots(self) -> tuple[Tensor, Tensor]:
-        return self._slot_table

@@ -11,7 +11,6 @@ from torch import Tensor
 from pocketbayes.noise.family import Law, by_numpy, require_between
 from pocketbayes.noise.gaussian import LOG_SQRT_2PI
 from pocketbayes.noise.inversion import invert
-from pocketbayes.noise.sampling import in_chunks, sample_uniform
 
 
 def _linear_edges(reach: float, width: float) -> Tensor:
@@ -27,10 +26,6 @@ def _real(values: Tensor) -> Tensor:
 class Uniform(Law):
     """z uniform on [-sqrt 3, sqrt 3]."""
 
-    def sample_like(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        half = math.sqrt(3.0)
-        return in_chunks(lambda part, g: sample_uniform(part, g).mul(2 * half).sub(half), like, generator)
-
     def cdf(self, z: Tensor) -> Tensor:
         return (0.5 + z / math.sqrt(12.0)).clamp(0.0, 1.0)
 
@@ -40,12 +35,6 @@ class Uniform(Law):
     def log_prob(self, z: Tensor) -> Tensor:
         inside = z.abs() <= math.sqrt(3.0)
         return torch.where(inside, z * 0.0 - 0.5 * math.log(12.0), -math.inf)
-
-    def skewness(self) -> float:
-        return 0.0
-
-    def excess_kurtosis(self) -> float:
-        return -1.2
 
     def characteristic(self, t: Tensor) -> Tensor:
         return _real(torch.sinc(t * (math.sqrt(3.0) / math.pi)))
@@ -77,12 +66,6 @@ class Laplace(Law):
     def log_prob(self, z: Tensor) -> Tensor:
         return -math.sqrt(2.0) * z.abs() - 0.5 * math.log(2.0)
 
-    def skewness(self) -> float:
-        return 0.0
-
-    def excess_kurtosis(self) -> float:
-        return 3.0
-
     def characteristic(self, t: Tensor) -> Tensor:
         return _real(1 / (1 + 0.5 * t.square()))
 
@@ -109,12 +92,6 @@ class Logistic(Law):
     def log_prob(self, z: Tensor) -> Tensor:
         x = z.abs() * (math.pi / math.sqrt(3.0))
         return -x - 2 * torch.log1p((-x).exp()) + math.log(math.pi / math.sqrt(3.0))
-
-    def skewness(self) -> float:
-        return 0.0
-
-    def excess_kurtosis(self) -> float:
-        return 1.2
 
     def characteristic(self, t: Tensor) -> Tensor:
         x = math.sqrt(3.0) * t.abs()  # x / sinh x
@@ -230,12 +207,6 @@ class SkewNormal(Law):
         x = z * self._sd + self._mean
         switched: Tensor = torch.special.log_ndtr(self.alpha * x)
         return switched - 0.5 * x.square() + (math.log(2 * self._sd) - LOG_SQRT_2PI)
-
-    def skewness(self) -> float:
-        return (4 - math.pi) / 2 * (self._mean / self._sd) ** 3
-
-    def excess_kurtosis(self) -> float:
-        return 2 * (math.pi - 3) * (self._mean / self._sd) ** 4
 
     def characteristic(self, t: Tensor) -> Tensor:
         from scipy.special import dawsn

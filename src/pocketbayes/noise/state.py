@@ -11,7 +11,6 @@ from torch import Tensor
 from pocketbayes.drawing.shapes import shepard
 from pocketbayes.noise.family import GAUSSIAN_ENTROPY, Law, Noise
 from pocketbayes.noise.quadrature import panel_nodes
-from pocketbayes.noise.sampling import sample_uniform
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class StateDependent(Noise):
     def sample_at(self, mu: Tensor, sigma: Tensor, generator: torch.Generator | None = None) -> Tensor:
         with torch.no_grad():
             upper = self.weights(mu, sigma).cumsum(-1)  # [*shape, K]
-            u = sample_uniform(mu, generator)
+            u = torch.rand(mu.shape, dtype=mu.dtype, device=mu.device, generator=generator)
             z = self.laws[0].sample_like(mu, generator)
             for k, law in enumerate(self.laws[1:]):
                 z = torch.where(u < upper[..., k], z, law.sample_like(mu, generator))

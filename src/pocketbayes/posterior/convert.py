@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from pocketbayes.noise import Gaussian, Noise
 from pocketbayes.posterior.draws import Draws, mean_weights, one_draw
+from pocketbayes.posterior.modes import Modes, modes_of
 from pocketbayes.posterior.priors import (
     FanIn,
     GaussianPrior,
@@ -43,7 +45,7 @@ _NORMS = (
 
 
 def bayesianize(
-    model: nn.Module,
+    model: nn.Module | Sequence[nn.Module],
     *,
     prior: GaussianPrior | Mapping[str, GaussianPrior] = ZeroMean(FanIn(1.0)),
     sigma: InitialSigma = Relative(),
@@ -57,15 +59,18 @@ def bayesianize(
     Afterwards `model(x)` is one draw: the module is the same, its classes, names and call are untouched.
 
     Args:
+        model: any network; or several of one architecture, in a list or as `Modes`, which become one posterior with
+            as many modes.
         prior: one for all, or by name pattern, e.g. `{"head.*": ZeroMean(1.0), "*": Pretrained(0.1)}`.
-        sigma: where the standard deviations start: `Absolute`, `Relative`, `FanIn`, or tensors by parameter name.
+        sigma: where the standard deviations start: `Absolute`, `Relative`, `FanIn`, or tensors by parameter name, which
+            of `Modes` begin with "modes.0.", "modes.1." ...
         noise: the shape of the draws.
         where: name pattern(s) such as `"layer4.*"`, or a predicate of (name, parameter); all by default.
         biases: convert one-dimensional parameters too.
         norms: convert the parameters of normalisation layers too.
 
     Returns:
-        The model that was given, converted.  An error leaves it as it was.
+        The model that was given, converted; `Modes` of the networks of a list.  An error leaves them as they were.
 
     Example:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 16, 3]), prior=pb.ZeroMean(0.5))
@@ -79,11 +84,41 @@ def bayesianize(
         2.bias    deterministic  3     fewer than two dimensions (pass biases=True to convert)
         112 stochastic, 19 deterministic
     """
+    if not isinstance(model, nn.Module):
+        model = Modes(model)
     if stochastic_weights(model):
         raise ValueError(
             f"{type(model).__name__} is Bayesian already. "
             "Convert a fresh copy, or go back with pb.to_deterministic(model)."
         )
+    # All weights are built before the first is registered: an error leaves the model as it was.
+    plans = [
+        _planned(network, prior, _sigma_of_mode(sigma, mode), noise, where=where, biases=biases, norms=norms)
+        for mode, network in enumerate(modes_of(model))
+    ]
+    for network, plan in zip(modes_of(model), plans, strict=True):
+        convert_parameters(network, *plan)
+    return model
+
+
+class _Planned(NamedTuple):
+    """What `convert_parameters` is to do to a network."""
+
+    conversions: list[Conversion]
+    draws: Draws
+    skipped: dict[str, str]
+
+
+def _planned(
+    model: nn.Module,
+    prior: GaussianPrior | Mapping[str, GaussianPrior],
+    sigma: InitialSigma,
+    noise: Noise,
+    *,
+    where: Where,
+    biases: bool,
+    norms: bool,
+) -> _Planned:
     everything = parameters_with_owners(model)
     _require_matches(where, everything)
     reasons = {p.path: reason_to_skip(p, where=where, biases=biases, norms=norms) for p in everything}
@@ -95,13 +130,19 @@ def bayesianize(
             f"{type(model).__name__}: no parameter to convert. {listed or 'It has no parameters.'}"
         )
     draws = Draws()
-    # All weights are built before the first is registered: an error leaves the model as it was.
     conversions = [
         Conversion(p, _mean_field_weight(p, _choose(prior, p.path), sigma, noise, index, draws), p.tensor)
         for index, p in enumerate(chosen)
     ]
-    convert_parameters(model, conversions, draws, skipped)
-    return model
+    return _Planned(conversions, draws, skipped)
+
+
+def _sigma_of_mode(sigma: InitialSigma, mode: int) -> InitialSigma:
+    """The same for every mode, but for tensors whose names say which mode they are of."""
+    prefix = f"modes.{mode}."
+    if not isinstance(sigma, Mapping) or not any(name.startswith("modes.") for name in sigma):
+        return sigma
+    return {name.removeprefix(prefix): value for name, value in sigma.items() if name.startswith(prefix)}
 
 
 def reason_to_skip(parameter: PlacedParameter, *, where: Where, biases: bool, norms: bool) -> str | None:
@@ -189,6 +230,8 @@ def _mean_field_weight(
 def to_deterministic(model: nn.Module, seed: int | None = None, number: int | None = None) -> nn.Module:
     """A plain copy of the model, with the means of the weights or with one draw of them.
 
+    Of several modes the means are `Modes` of plain networks, and a draw is the one network that it is of.
+
     Args:
         model: a Bayesian model, at any stage; it stays as it is.
         seed, number: of the draw, the one that `one_draw(model, seed, number)` shows; without a seed, the means.
@@ -208,6 +251,8 @@ def to_deterministic(model: nn.Module, seed: int | None = None, number: int | No
     require_bayesian(model)
     plain = copy.deepcopy(model)
     with torch.no_grad(), mean_weights(plain) if seed is None else one_draw(plain, seed, number):
+        if isinstance(plain, Modes) and seed is not None:
+            plain = plain[plain.chosen or 0]
         values = {id(s.weight): getattr(s.owner, s.name).detach().clone() for s in stochastic_weights(plain)}
     parameters: dict[int, nn.Parameter] = {}
     for site in list(sites(plain)):

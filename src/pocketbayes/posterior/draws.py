@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from pocketbayes.drawing import tensor_number
 from pocketbayes.noise import Noise
 from pocketbayes.noise.counter import stream_on
+from pocketbayes.posterior.modes import modes_of, using
 
 _MASK = (1 << 64) - 1
 CODEBOOK = -1  # the index of the codebook's own noise, used when draws are tied
@@ -216,12 +217,24 @@ def root_hooks(model: nn.Module) -> list[tuple[str, OpenDraw]]:
     ]
 
 
+class DrawsOfMode(NamedTuple):
+    """The `Draws` of one converted part, and which mode of the model it belongs to."""
+
+    mode: int
+    draws: Draws
+
+
 @contextmanager
-def _opened(model: nn.Module, make: Callable[[int], Draw]) -> Iterator[None]:
+def _opened(
+    model: nn.Module, mode: AbstractContextManager[Any], make: Callable[[int, DrawsOfMode], Draw]
+) -> Iterator[None]:
+    """A draw for every converted part of every mode, while forward passes are of one mode."""
+    found = (DrawsOfMode(m, draws) for m, one in enumerate(modes_of(model)) for draws in draws_of(one))
     with ExitStack() as stack:
-        for part, draws in enumerate(draws_of(model)):
-            draws.open(make(part))
-            stack.callback(draws.close)
+        stack.enter_context(mode)
+        for part, place in enumerate(found):
+            place.draws.open(make(part, place))
+            stack.callback(place.draws.close)
         yield
 
 
@@ -229,6 +242,9 @@ def one_draw(
     model: nn.Module, seed: int | None = None, number: int | None = None
 ) -> AbstractContextManager[None]:
     """Every forward pass within the block, and its backward pass, sees one draw of the weights.
+
+    Of several modes, draw `number` is of mode number mod M; one without a number is of the mode that `Modes.using`
+    chose, else of mode seed mod M.
 
     A compiled model draws by itself in every forward pass: call the module that was given to `torch.compile`.
 
@@ -256,14 +272,21 @@ def one_draw(
             stacklevel=2,
         )
     root = int(torch.randint(2**63 - 1, ())) if seed is None else seed
-    if number is not None:
-        names = [names_of(model, draws) for draws in draws_of(model)]
-        return _opened(model, lambda part: NumberedDraw(root, number, names[part]))
-    return _opened(model, lambda part: Draw(mix(root, part)))
+    if number is None:
+        return _opened(
+            model, using(model, root, unless_chosen=True), lambda part, place: Draw(mix(root, part))
+        )
+
+    def numbered(part: int, place: DrawsOfMode) -> Draw:
+        return NumberedDraw(root, number, names_of(model, place.draws), place.mode)
+
+    return _opened(model, using(model, number), numbered)
 
 
 def mean_weights(model: nn.Module) -> AbstractContextManager[None]:
     """Forward passes within the block are deterministic, through the means of the weights.
+
+    Of several modes they are of the one that `Modes.using` chose, else of the first.
 
     Returns:
         A context manager.
@@ -274,4 +297,4 @@ def mean_weights(model: nn.Module) -> AbstractContextManager[None]:
         ...     torch.equal(model(x), model(x))
         True
     """
-    return _opened(model, lambda part: MeanDraw())
+    return _opened(model, using(model, 0, unless_chosen=True), lambda part, place: MeanDraw())

@@ -13,6 +13,7 @@ from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack, unpack_inputs
 from pocketbayes.posterior.convert import reason_to_skip
 from pocketbayes.posterior.draws import mean_weights
+from pocketbayes.posterior.modes import Modes
 from pocketbayes.posterior.priors import FanIn, Scale, scale_of
 from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import sites
@@ -37,7 +38,7 @@ def fisher_information(
     With targets drawn from the network's own predictions (`sampled`) they do so everywhere: the estimate is unbiased.
 
     Args:
-        model: plain or Bayesian, trained.
+        model: plain or Bayesian, trained; of `Modes` each is looked at by itself.
         loader: batches `(x, ..., y)`, or dicts with labels; with `sampled` also batches of inputs alone.
         likelihood: of the targets; classes by default.
         batches: how many to look at; all by default.
@@ -55,6 +56,10 @@ def fisher_information(
         {'0.weight': (3, 4)}
     """
     likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
+    if isinstance(model, Modes):
+        settings = {"likelihood": likelihood, "batches": batches, "sampled": sampled, "seed": seed}
+        each = [fisher_information(one, loader, progress=progress, **settings) for one in model]  # type: ignore[arg-type]
+        return {f"modes.{m}.{name}": f for m, found in enumerate(each) for name, f in found.items()}
     weights = _weights(model)
     total = {name: torch.zeros_like(w) for name, w in weights.items()}
     seen, was_training, device = 0, model.training, next(model.parameters()).device
@@ -136,7 +141,7 @@ def laplace_sigma(
 def noise_cost(fisher: Mapping[str, Tensor], sigma: Mapping[str, Tensor]) -> float:
     """1/2 sum_i F_i sigma_i^2: nats by which draws raise the NLL of an example, to second order.
 
-    Eq. (21) of docs/method.md.
+    Eq. (21) of docs/method.md; of several modes the sum of theirs.
 
     Args:
         fisher: F by parameter name, from `fisher_information`.

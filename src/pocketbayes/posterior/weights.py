@@ -19,6 +19,8 @@ from pocketbayes.noise import Noise, shape_total
 from pocketbayes.posterior.draws import Draw, Draws, MeanDraw
 from pocketbayes.posterior.fixed import FixedEntries
 from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho, total_gaussian_kl
+from pocketbayes.posterior.modes import modes_of
+from pocketbayes.posterior.modes import unwrap as unwrap
 
 
 class StochasticWeight(nn.Module, ABC):
@@ -158,20 +160,21 @@ def stochastic_weights(model: nn.Module) -> list[Site]:
 
 
 def names_of(model: nn.Module, draws: Draws) -> dict[int, str]:
-    """The names, by index, of the stochastic weights that share these draws."""
-    return {s.weight.index: s.path for s in stochastic_weights(unwrap(model)) if s.weight.draws is draws}
+    """The names in the plain architecture, by index, of the stochastic weights that share these draws."""
+    found = (site for network in modes_of(model) for site in stochastic_weights(network))
+    return {s.weight.index: s.path for s in found if s.weight.draws is draws}
 
 
 def kl_divergence(model: nn.Module) -> Tensor:
     """KL(q || p) of a Bayesian model: the cost in nats of what its weights know beyond their priors.
 
-    Eq. (4) of docs/method.md.
+    Eq. (4) of docs/method.md; of several modes the mean of their KLs, which bounds it, Eq. (29).
 
     Args:
-        model: a network that `bayesianize` converted.
+        model: a network that `bayesianize` converted, or `Modes` of such.
 
     Returns:
-        The sum over all stochastic weights in nats, a scalar that gradients flow through.
+        The sum over all stochastic weights of a mode in nats, a scalar that gradients flow through.
 
     Example:
         >>> import torch, pocketbayes as pb
@@ -181,14 +184,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
         '0.500'
     """
     terms = [site.weight.kl(site.original) for site in require_bayesian(model)]
-    return torch.stack([term.to(terms[0].device) for term in terms]).sum()
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside DistributedDataParallel or torch.compile."""
-    wrappers = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
-    inner = wrappers.get(type(model).__name__)
-    return model if inner is None else unwrap(getattr(model, inner))
+    return torch.stack([term.to(terms[0].device) for term in terms]).sum() / len(modes_of(model))
 
 
 def require_bayesian(model: nn.Module) -> list[Site]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Predictive:
     """Classification: p(y | x), the mean over draws of probabilities, and how its entropy splits (nats).
 
-    entropy = aleatoric + epistemic: the part that every draw agrees on, and the part from their disagreement.
+    entropy = aleatoric + epistemic: the part that every draw agrees on, and the part from their disagreement; and
+    epistemic = between_modes + within_modes.
     N counts examples, or all positions of them; C classes, S draws.
 
     Example:
@@ -38,6 +39,12 @@ class Predictive:
     passes: Tensor | None = None  # [N], of the network, that each answer took
     draws: Tensor | None = None  # [S, N, C], on request
     quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
+    between_modes: Tensor | None = None  # [N] of epistemic, where there are several modes
+
+    @property
+    def within_modes(self) -> Tensor:
+        """The rest of epistemic, from the disagreement of draws of one mode, [N]."""
+        return self.epistemic if self.between_modes is None else self.epistemic - self.between_modes
 
     @property
     def labels(self) -> Tensor:
@@ -78,6 +85,7 @@ class Regression:
     draws: Tensor | None = None  # [S, N, ...] means, on request
     sigmas: Tensor | None = None  # [S, N, ...] noise of each draw, on request
     quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
+    between_modes_var: Tensor | None = None  # of epistemic_var, where there are several modes
 
     @property
     def lower(self) -> Tensor | None:
@@ -102,6 +110,7 @@ def in_units(answer: Regression, scaling: Scaling | None) -> Regression:
         mean=answer.mean * std + mean,
         var=answer.var * std**2,
         epistemic_var=answer.epistemic_var * std**2,
+        between_modes_var=None if answer.between_modes_var is None else answer.between_modes_var * std**2,
         draws=None if answer.draws is None else answer.draws * std + mean,
         sigmas=None if answer.sigmas is None else answer.sigmas * std,
     )

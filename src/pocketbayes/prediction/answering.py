@@ -35,12 +35,13 @@ class Answering:
         if scale is None:
             one_pass = samples == "mean" or not stochastic_weights(model)
             scale = scales_of(unwrap(model)).mean if one_pass else scales_of(unwrap(model)).draws
-        self.reduce = reducer(as_likelihood(likelihood), keep=keep, scale=scale)
-        can_stop = isinstance(self.reduce, Classes) and not self.reduce.keep
-        self.tolerance = tolerance_of(samples, tolerance, can_stop=can_stop)
         self.ensemble = Ensemble(
             model, samples="mean" if samples == "mean" else most, seed=seed, max_bytes=max_bytes
         )
+        modes = self.ensemble.modes
+        self.reduce = reducer(as_likelihood(likelihood), keep=keep, scale=scale, modes=modes)
+        can_stop = isinstance(self.reduce, Classes) and not self.reduce.keep
+        self.tolerance = tolerance_of(samples, tolerance, can_stop=can_stop)
 
     def __call__(self, batch: Batch) -> Any:
         """The answer for one batch."""

@@ -48,48 +48,67 @@ def tolerance_of(samples: Samples, tolerance: float | None, *, can_stop: bool) -
 
 
 class Sums:
-    """Sums over the draws of each row: of its probabilities, their squares and their entropies."""
+    """Sums over the draws of each row: of its probabilities mode by mode, their squares and their entropies."""
 
-    def __init__(self, p: Any) -> None:
+    def __init__(self, p: Any, modes: int) -> None:
         xp = namespace(p)
-        self.probs = xp.zeros_like(p)  # [N, C]
+        self.of_mode = xp.stack([xp.zeros_like(p)] * modes)  # [M, N, C]
+        self.drawn = xp.zeros_like(self.of_mode[:, :, 0], dtype=xp.int64)  # [M, N]
         self.squares, self.entropies = xp.zeros_like(p[:, 0]), xp.zeros_like(p[:, 0])  # [N]
-        self.count = xp.zeros_like(p[:, 0], dtype=xp.int64)
+        self.number = 0  # of the next draw
 
     def add(self, p: Any, rows: Any = slice(None)) -> None:
-        """One draw of these rows, [n, C]."""
-        self.probs[rows] += p
+        """The next draw, of these rows, [n, C]."""
+        mode = self.number % len(self.drawn)
+        self.of_mode[mode][rows] += p
+        self.drawn[mode][rows] += 1
         self.squares[rows] += (p * p).sum(-1)
         self.entropies[rows] += metrics.entropy_of(p)
-        self.count[rows] += 1
+        self.number += 1
 
     def error(self, rows: Any) -> Array:
-        """Standard error of the mean probabilities, as a length over the classes, [n]; infinite for few draws."""
-        n = to_numpy(self.count[rows]).astype(np.float64)
-        squares, probs = to_numpy(self.squares[rows]), to_numpy(self.probs[rows])
-        spread = squares - (probs**2).sum(-1) / n  # sum over draws of |p - mean|^2
-        return np.where(n < LEAST, math.inf, np.sqrt(np.maximum(spread, 0) / (n * np.maximum(n - 1, 1))))
+        """Standard error of the mean probabilities, as a length over the classes, [n]; infinite for few draws, and
+        where there are more of one mode than of another.
+        """
+        n = to_numpy(self.drawn[:, rows].sum(0)).astype(np.float64)
+        squares, total = to_numpy(self.squares[rows]), to_numpy(self.of_mode[:, rows].sum(0))
+        spread = squares - (total**2).sum(-1) / n  # sum over draws of |p - mean|^2
+        error = np.sqrt(np.maximum(spread, 0) / (n * np.maximum(n - 1, 1)))
+        return np.where((n < LEAST) | (n % len(self.drawn) > 0), math.inf, error)
+
+    @property
+    def entropies_of_modes(self) -> Any:
+        """The mean over draws of the entropy of their mode, [N]; what it lacks of the entropy of all is I(y; m)."""
+        p = self.of_mode / self.drawn.clip(1)[..., None]
+        return (self.drawn * metrics.entropy_of(p)).sum(0) / self.drawn.sum(0)
 
     def answer(self, draws: Any, quantile: float | None) -> Predictive:
         """What the draws say together."""
-        probs = self.probs / self.count[:, None]
-        split = metrics.uncertainty_from_means(probs, self.entropies / self.count)
+        count = self.drawn.sum(0)  # [N]
+        probs = self.of_mode.sum(0) / count[:, None]
+        split = metrics.uncertainty_from_means(probs, self.entropies / count)
         return Predictive(
             probs=probs,
             entropy=split.total,
             aleatoric=split.aleatoric,
             epistemic=split.epistemic,
-            passes=self.count,
+            passes=count,
             draws=draws,
             quantile=quantile,
+            between_modes=split.total - self.entropies_of_modes if len(self.drawn) > 1 else None,
         )
 
 
-def of_classes(draws: Iterable[Any], *, keep: bool = False, quantile: float | None = None) -> Predictive:
-    """From the probabilities [N, C] of each draw, float64; nothing of size S is held unless asked for."""
+def of_classes(
+    draws: Iterable[Any], *, keep: bool = False, quantile: float | None = None, modes: int = 1
+) -> Predictive:
+    """From the probabilities [N, C] of each draw, float64, of so many modes in turn.
+
+    Nothing of size S is held unless asked for.
+    """
     sums, kept = None, []
     for p in draws:
-        sums = Sums(p) if sums is None else sums
+        sums = Sums(p, modes) if sums is None else sums
         sums.add(p)
         if keep:
             kept.append(p)
@@ -103,6 +122,7 @@ def as_needed(
     tolerance: float,
     *,
     quantile: float | None = None,
+    modes: int = 1,
 ) -> Predictive:
     """From draws of each of `size` inputs until the standard errors of its probabilities are within the tolerance.
 
@@ -116,7 +136,7 @@ def as_needed(
     for p in draws_of(unfinished):
         positions = np.arange(len(p) // len(left))
         rows = like((left[:, None] * len(positions) + positions).reshape(-1), p)
-        sums = Sums(p) if sums is None else sums
+        sums = Sums(p, modes) if sums is None else sums
         sums.add(p, rows)
         left = left[sums.error(rows).reshape(len(left), -1).max(1) > tolerance]
     assert sums is not None
@@ -124,7 +144,7 @@ def as_needed(
 
 
 def of_normals(
-    draws: Iterable[tuple[Any, Any]], *, keep: bool = False, quantile: float | None = None
+    draws: Iterable[tuple[Any, Any]], *, keep: bool = False, quantile: float | None = None, modes: int = 1
 ) -> Regression:
     """From the mean and the sigma of each draw, [N, ...], float64: the variance is E[sigma^2] + Var[mean]."""
     pairs = list(draws)
@@ -139,7 +159,16 @@ def of_normals(
         draws=means if keep else None,
         sigmas=sigmas if keep else None,
         quantile=quantile,
+        between_modes_var=_between(means, modes) if modes > 1 else None,
     )
+
+
+def _between(means: Any, modes: int) -> Any:
+    """The variance of the modes' means, each as often as it was drawn: from [S, N, ...] to [N, ...]."""
+    xp = namespace(means)
+    averages = xp.stack([means[mode::modes].mean(0) for mode in range(modes)])
+    each = averages[xp.arange(len(means)) % modes]
+    return ((each - each.mean(0)) ** 2).mean(0)
 
 
 def join(parts: Sequence[Answer]) -> Answer:

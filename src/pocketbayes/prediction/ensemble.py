@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.draws import NumberedDraw
-from pocketbayes.posterior.weights import Site, sites, stochastic_weights, unwrap
+from pocketbayes.posterior.modes import modes_of
+from pocketbayes.posterior.weights import Site, sites, stochastic_weights
 from pocketbayes.prediction.fold import Affine, fold_norms, split_prefix, trace
 from pocketbayes.prediction.layout import channels_last
 
@@ -38,17 +39,18 @@ class Slot:
         self.parameter = parameter
         self.affine: Affine | None = None
 
-    def draw(self, seed: int, number: int) -> Tensor:
+    def draw(self, seed: int, number: int, mode: int) -> Tensor:
         """The weight in draw `number` of a seed, the one that `one_draw(model, seed, number)` sees."""
         weight = self.site.weight
-        value = weight.sample(self.site.original, NumberedDraw(seed, number, {weight.index: self.site.path}))
+        drawn = NumberedDraw(seed, number, {weight.index: self.site.path}, mode)
+        value = weight.sample(self.site.original, drawn)
         return value if self.affine is None else self.affine(value)
 
 
 class Ensemble:
     """`samples` draws of a model, a function of the seed alone; call it with a batch for one output per draw.
 
-    With samples="mean" it is the network at the means of its weights, which is run as it is.
+    Draw s is of mode s mod M.  With samples="mean" each mode is run once as it is, at the means of its weights.
     """
 
     def __init__(
@@ -60,15 +62,65 @@ class Ensemble:
         max_bytes: int = 2 << 30,
         fast: bool = True,
     ) -> None:
-        self._source = unwrap(model)
+        networks = modes_of(model)
+        at_means = samples == "mean" or not stochastic_weights(model)
+        self.samples = len(networks) if samples == "mean" or at_means else samples
+        if self.samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}.")
+        self.modes = min(len(networks), self.samples)  # that are drawn from
+        self._members = [
+            _Member(
+                network,
+                mode=mode,
+                numbers=range(mode, self.samples, len(networks)),
+                at_means=at_means,
+                seed=seed,
+                max_bytes=max_bytes // self.modes,
+                fast=fast,
+            )
+            for mode, network in enumerate(networks[: self.modes])
+        ]
+
+    def outputs(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """The model's output for each draw in turn, BatchNorm and dropout in evaluation mode."""
+        return self._in_turn([member.outputs(args, kwargs) for member in self._members])
+
+    def outputs_of(self, args: Any, kwargs: Any, wanted: Callable[[], Tensor]) -> Iterator[Any]:
+        """The same for fewer examples from draw to draw: those that `wanted` gives before each, [n], until none."""
+        return self._in_turn([member.outputs_of(args, kwargs, wanted) for member in self._members])
+
+    def _in_turn(self, of_mode: list[Iterator[Any]]) -> Iterator[Any]:
+        """A draw of each mode after the other, until one has none."""
+        for number in range(self.samples):
+            try:
+                output = next(of_mode[number % self.modes])
+            except StopIteration:
+                return
+            yield output
+
+
+class _Member:
+    """Some draws of one mode: those of these numbers."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        mode: int,
+        numbers: range,
+        at_means: bool,
+        seed: int,
+        max_bytes: int,
+        fast: bool,
+    ) -> None:
+        self._source = network
+        self._mode = mode
+        self._numbers = numbers
+        self._at_means = at_means
         self._seed = seed
         self._max_bytes = max_bytes
         self._fast = fast
         self._vmap_works = fast
-        self._at_means = samples == "mean" or not stochastic_weights(self._source)
-        self.samples = 1 if samples == "mean" or self._at_means else samples
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1, got {samples}.")
         self._sets: dict[int, list[Tensor]] = {}
         self._stacked: dict[str, Tensor] | None = None
         self._prefix: fx.GraphModule | None = None
@@ -148,7 +200,7 @@ class Ensemble:
         """Draw `number`, from the cache or made anew; the cache never exceeds `max_bytes`."""
         if number in self._sets:
             return self._sets[number]
-        drawn = [self._layout(slot.draw(self._seed, number)) for slot in self._slots]
+        drawn = [self._layout(slot.draw(self._seed, number, self._mode)) for slot in self._slots]
         size = sum(w.nbytes for w in drawn)
         if (len(self._sets) + 1) * size <= self._max_bytes:
             self._sets[number] = drawn
@@ -158,9 +210,9 @@ class Ensemble:
         """All draws as one tensor a parameter, [S, *shape], if they fit."""
         if self._stacked is None:
             size = sum(slot.parameter.nbytes for slot in self._slots)
-            if 2 * self.samples * size > self._max_bytes:
+            if 2 * len(self._numbers) * size > self._max_bytes:
                 return None
-            sets = [self._weights(s) for s in range(self.samples)]
+            sets = [self._weights(number) for number in self._numbers]
             assert self._net is not None
             names = {id(p): name for name, p in self._net.named_parameters()}
             self._stacked = {
@@ -172,20 +224,19 @@ class Ensemble:
     # --- outputs ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def outputs(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """The model's output for each draw in turn, BatchNorm and dropout in evaluation mode."""
+    def outputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+        """As of the `Ensemble`, for its own draws alone; so is what follows."""
         args, kwargs = self._begun(args, kwargs)
         yield from self._vectorised(args, kwargs) or (
-            self._run(number, args, kwargs) for number in range(self.samples)
+            self._run(number, args, kwargs) for number in self._numbers
         )
 
     @torch.no_grad()
     def outputs_of(self, args: Any, kwargs: Any, wanted: Callable[[], Tensor]) -> Iterator[Any]:
-        """The same for fewer examples from draw to draw: those that `wanted` gives before each, [n], until none."""
         whole, spec = pytree.tree_flatten(self._begun(args, kwargs))
         first = pytree.tree_map_only(Tensor, lambda t: t[:1] if t.ndim else t, (args, kwargs))
         axes = list(map(_other_axis, whole, pytree.tree_leaves(self._begun(*first))))
-        for number in range(self.samples):
+        for number in self._numbers:
             if not len(at := wanted()):
                 return
             taken = [
@@ -235,7 +286,7 @@ class Ensemble:
             self._vmap_works = False
             return None
         leaves, spec = pytree.tree_flatten(batched)
-        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(self.samples)]
+        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(len(self._numbers))]
 
 
 def _other_axis(a: Any, b: Any) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
+
+from pocketbayes.structure.tracer import LocalTracer
 
 _FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
@@ -21,55 +22,6 @@ class Affine(NamedTuple):
         return value if self.shift is None else value + self.shift
 
 
-class _LocalTracer(fx.Tracer):
-    """fx's tracer without its side effects on other threads.
-
-    `fx.Tracer.trace` replaces methods of nn.Module itself, so any module that runs meanwhile is recorded, or fails.
-    Here only the modules of `root` record, each through a class of its own that it has while it is traced.
-    """
-
-    def __init__(self, *, children_are_leaves: bool = False) -> None:
-        super().__init__()
-        self.children_are_leaves = children_are_leaves
-        self.parameters: dict[str, fx.Proxy] = {}
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return self.children_are_leaves or super().is_leaf_module(m, module_qualified_name)
-
-    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
-        self.root, self.graph = root, fx.Graph()
-        modules = dict(root.named_modules())
-        self.submodule_paths = {module: name for name, module in modules.items()}
-        self.tensor_attrs = {
-            value: f"{path}.{name}".lstrip(".")
-            for path, module in modules.items()
-            for name, value in vars(module).items()
-            if isinstance(value, Tensor)
-        }
-        classes = {module: type(module) for module in modules.values()}
-        forward, inputs = self.create_args_for_root(type(root).forward, True, concrete_args)
-        try:
-            for module, cls in classes.items():
-                module.__class__ = self._recording(cls)
-            self.create_node("output", "output", (self.create_arg(forward(*inputs)),), {})
-        finally:
-            for module, cls in classes.items():
-                module.__class__ = cls
-        return self.graph
-
-    def _recording(self, cls: Any) -> type[nn.Module]:
-        """The class, but its calls and its parameters become nodes of the graph."""
-
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return self.call_module(module, partial(cls.__call__, module), args, kwargs)
-
-        def attribute(module: nn.Module, name: str) -> Any:
-            return self.getattr(name, cls.__getattr__(module, name), self.parameters)
-
-        methods = {"__module__": cls.__module__, "__call__": call, "__getattr__": attribute}
-        return type(cls.__name__, (cls,), methods)
-
-
 def trace(plain: nn.Module) -> fx.GraphModule | None:
     """The clone as a graph, or None; an nn.Sequential is one even where its children cannot be traced.
 
@@ -77,7 +29,7 @@ def trace(plain: nn.Module) -> fx.GraphModule | None:
     """
     for children_are_leaves in (False, True) if isinstance(plain, nn.Sequential) else (False,):
         try:
-            return fx.GraphModule(plain, _LocalTracer(children_are_leaves=children_are_leaves).trace(plain))
+            return fx.GraphModule(plain, LocalTracer(children_are_leaves=children_are_leaves).trace(plain))
         except Exception:  # tracing runs the user's code on proxies: it may fail in any way
             continue
     return None

@@ -85,8 +85,8 @@ def predict(
     Args:
         model: a network that `bayesianize` converted, or a plain one.
         x: a tensor, a tuple of tensors or a dict of tensors, the examples along the first axis.
-        samples: S, the draws; "mean" for one pass through the means of the weights; "auto" for as many draws as
-            each input needs, at most 30.
+        samples: S, the draws; "mean" for one pass of each mode through the means of its weights; "auto" for as many
+            draws as each input needs, at most 30.
         tolerance: an input is finished when the standard error of its probabilities, a length over the classes, is at
             most so much; classes only.  "auto" has 0.01.
         seed: of the draws.

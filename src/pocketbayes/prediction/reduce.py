@@ -22,10 +22,11 @@ Answer = TypeVar("Answer")
 class Reducer(ABC, Generic[Answer]):
     """Outputs of a batch, draw by draw -> an answer; answers of batches -> one; answer and targets -> scores."""
 
-    def __init__(self, likelihood: Any, keep: bool, scale: Scale = Scale()) -> None:
+    def __init__(self, likelihood: Any, keep: bool, scale: Scale = Scale(), modes: int = 1) -> None:
         self.likelihood = likelihood
         self.keep = keep  # what each draw said
         self.scale = scale
+        self.modes = modes  # draw s is of mode s mod M
 
     @abstractmethod
     def __call__(self, outputs: Iterator[Any]) -> Answer: ...
@@ -66,7 +67,9 @@ class Classes(Reducer[Predictive]):
         return p
 
     def __call__(self, outputs: Iterator[Any]) -> Predictive:
-        return of_classes(map(self.probabilities, outputs), keep=self.keep, quantile=self.scale.quantile)
+        return of_classes(
+            map(self.probabilities, outputs), keep=self.keep, quantile=self.scale.quantile, modes=self.modes
+        )
 
     def as_needed(
         self, outputs_of: Callable[[Callable[[], Tensor]], Iterator[Any]], size: int, tolerance: float
@@ -77,6 +80,7 @@ class Classes(Reducer[Predictive]):
             size,
             tolerance,
             quantile=self.scale.quantile,
+            modes=self.modes,
         )
 
     def join(self, parts: Sequence[Predictive]) -> Predictive:
@@ -98,7 +102,9 @@ class Normals(Reducer[Regression]):
         return mean, factor * self.likelihood.sigma.detach().to(mean).expand_as(mean)
 
     def __call__(self, outputs: Iterator[Any]) -> Regression:
-        return of_normals(map(self._split, outputs), keep=self.keep, quantile=self.scale.quantile)
+        return of_normals(
+            map(self._split, outputs), keep=self.keep, quantile=self.scale.quantile, modes=self.modes
+        )
 
     def join(self, parts: Sequence[Regression]) -> Regression:
         return join(parts)
@@ -107,10 +113,10 @@ class Normals(Reducer[Regression]):
         return regression_scores(answer, target)
 
 
-def reducer(likelihood: Likelihood, *, keep: bool, scale: Scale = Scale()) -> Reducer[Any]:
-    """The reducer that fits the likelihood; `keep` what each draw said."""
+def reducer(likelihood: Likelihood, *, keep: bool, scale: Scale = Scale(), modes: int = 1) -> Reducer[Any]:
+    """The reducer that fits the likelihood; `keep` what each draw said, draws being of so many modes in turn."""
     if isinstance(likelihood, Categorical):
-        return Classes(likelihood, keep, scale)
+        return Classes(likelihood, keep, scale, modes)
     if isinstance(likelihood, (Homoscedastic, Heteroscedastic)):
-        return Normals(likelihood, keep, scale)
+        return Normals(likelihood, keep, scale, modes)
     return AnyOutputs(likelihood, keep, scale)

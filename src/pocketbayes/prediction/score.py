@@ -42,6 +42,8 @@ def class_scores(answer: Predictive, labels: Any, *, ignore_index: int = -100) -
         "entropy": float(to_numpy(answer.entropy)[counted].mean()),
         "epistemic": float(to_numpy(answer.epistemic)[counted].mean()),
     }
+    if answer.between_modes is not None:
+        found["between_modes"] = answer.between_modes[counted].mean().item()
     if answer.passes is not None:
         found["passes"] = float(to_numpy(answer.passes)[counted].mean())
     if answer.sets is not None:

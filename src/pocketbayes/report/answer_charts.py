@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from pocketbayes.report import charts
-from pocketbayes.report.charts import AFTER, INK, ROW, Chart, Figure, clean, colour, data, fraction
+from pocketbayes.report.charts import AFTER, INK, ROW, Chart, Figure, clean, colour, data, figure, fraction
 from pocketbayes.report.story import ClassBox, Story, Threshold
 
 MOST_CLASSES = 40  # in one figure
@@ -25,14 +25,8 @@ def reliability(story: Story) -> Figure | None:
     x, y = alt.X(**fraction("confidence")), alt.Y(**fraction("right answers"))
     size = alt.Size("predictions:Q", scale=alt.Scale(range=[30, 420]), legend=None)
     discs = alt.Chart(data(rows)).mark_circle(opacity=0.75).encode(x, y, size, colour(rows))
-    return Figure(
-        name="reliability",
-        title="Is 80 % sure right 80 % of the time?",
-        look="Each disc is a group of predictions, larger for more. On the dashed line their confidence can be "
-        "believed; below it the network is too sure, above it too careful.",
-        spoken="Reliability diagram. " + _spoken(story, "ece", "Calibration error"),
-        chart=alt.layer(charts.diagonal(x, y), discs),
-    )
+    score = _spoken(story, "ece", "Calibration error")
+    return figure("reliability", alt.layer(charts.diagonal(x, y), discs), score=score)
 
 
 # --- not sure --------------------------------------------------------------------------------------------------
@@ -47,24 +41,15 @@ def risk(story: Story) -> Figure | None:
     y = alt.Y(f"{what}:Q", axis=alt.Axis(format=".2~%" if classes else ".4~g"))
     rows = {side: {"inputs answered": c.x, what: c.y} for side, c in story.risk.items()}
     chart = charts.lines(rows, x, y, dots=False)
-    look = (
-        "Going left, the least certain inputs are left unanswered: a useful uncertainty makes the line fall."
-    )
+    look = "look"
     if not classes and np.ptp(curve.y) < 1e-9 * abs(curve.y[-1]):
-        look = "The network is equally certain of every input, so that leaving some out changes nothing."
-    elif mark is not None and math.isfinite(mark.risk):
-        look += f" The dot is the file's threshold: it answers {mark.answered:.1%} of the inputs."
-        chart = alt.layer(chart, *_threshold(mark, x, y))
+        look = "flat"
     elif mark is not None:
-        look += f" No answer reaches the file's threshold, {mark.confidence:.1%}."
+        look = "dot" if math.isfinite(mark.risk) else "unreached"
+    if look == "dot" and mark is not None:
+        chart = alt.layer(chart, *_threshold(mark, x, y))
     half = f"{np.interp(0.5, *curve):{'.1%' if classes else '.3f'}}"
-    return Figure(
-        name="risk_coverage",
-        title="What if it may say “not sure”?",
-        look=look,
-        spoken=f"Risk-coverage curve. Answering the surer half of the inputs, the {what} are {half}.",
-        chart=chart,
-    )
+    return figure("risk_coverage", chart, look, mark=mark, what=what, half=half)
 
 
 def _threshold(mark: Threshold, x: alt.X, y: alt.Y) -> tuple[alt.Chart, alt.Chart]:
@@ -79,22 +64,14 @@ def _threshold(mark: Threshold, x: alt.X, y: alt.Y) -> tuple[alt.Chart, alt.Char
 def confidence(story: Story) -> Figure | None:
     if not story.confidence:
         return None
-    boxes, everything, title = story.confidence, len(story.confidence), "How sure, class by class"
-    if everything > MOST_CLASSES:
+    boxes, most = story.confidence, ""
+    if len(boxes) > MOST_CLASSES:
+        most = f" (the {MOST_CLASSES} least sure of {len(boxes)})"
         boxes = tuple(sorted(boxes, key=lambda box: box.mean)[:MOST_CLASSES])
-        title += f" (the {MOST_CLASSES} least sure of {everything})"
     means = ", ".join(f"{clean(box.name, 40)} {box.mean:.0%}" for box in boxes)
-    look = "A red dot far to the left of its neighbour is good: on that class the network hesitates where it errs."
-    if all(math.isnan(box.wrong) for box in boxes):
-        look = "The further right a box, the surer the network is of that class; it makes no mistake here."
-    return Figure(
-        name="confidence_by_class",
-        title=title,
-        look="Boxes hold half of the test examples of a class, lines nine tenths. " + look,
-        spoken=f"Confidence by true class. Mean: {means}.",
-        chart=_boxes(boxes),
-        height=ROW * len(boxes),
-    )
+    look = "flawless" if all(math.isnan(box.wrong) for box in boxes) else "look"
+    height = ROW * len(boxes)
+    return figure("confidence_by_class", _boxes(boxes), look, most=most, means=means, height=height)
 
 
 def _boxes(boxes: tuple[ClassBox, ...]) -> Chart:
@@ -133,14 +110,9 @@ def entropies(story: Story) -> Figure | None:
     if story.entropies is None:
         return None
     y = alt.Y("y:Q", title="fraction of inputs", axis=alt.Axis(format="%"))
-    return Figure(
-        name="out_of_distribution",
-        title="Does it notice what it was not made for?",
-        look="The less the two areas overlap, the better the network tells its own kind of input from others.",
-        spoken="Histogram of predictive entropy. "
-        + _spoken(story, "auroc", "Area under the ROC curve, test data against out-of-distribution inputs,"),
-        chart=charts.hills(story.entropies, alt.X("x:Q", title="entropy (nats)"), y),
-    )
+    score = _spoken(story, "auroc", "Area under the ROC curve, test data against out-of-distribution inputs,")
+    chart = charts.hills(story.entropies, alt.X("x:Q", title="entropy (nats)"), y)
+    return figure("out_of_distribution", chart, score=score)
 
 
 # --- regression ------------------------------------------------------------------------------------------------
@@ -157,17 +129,9 @@ def predicted(story: Story) -> Figure | None:
     )
     bars = points.mark_rule(color=AFTER, opacity=0.35).encode(y=alt.Y("95 % from:Q", title=said), y2="to")
     ends = min(i.truth.min(), i.mean.min()), max(i.truth.max(), i.mean.max())
-    return Figure(
-        name="predicted_and_true",
-        title="Predicted and true",
-        look="Bars are 95 % intervals: about 19 of 20 should touch the dashed line, and be long where the dots are "
-        "far from it.",
-        spoken="Scatter plot of predictions with 95 % intervals against the truth. "
-        + _spoken(story, "rmse", "RMSE"),
-        chart=alt.layer(
-            charts.diagonal(x, y, *map(float, ends)), bars, points.mark_circle(color=AFTER, size=32).encode(y)
-        ),
-    )
+    dots, same = points.mark_circle(color=AFTER, size=32), charts.diagonal(x, y, *map(float, ends))
+    score = _spoken(story, "rmse", "RMSE")
+    return figure("predicted_and_true", alt.layer(same, bars, dots.encode(y)), score=score)
 
 
 def coverage(story: Story) -> Figure | None:
@@ -177,14 +141,8 @@ def coverage(story: Story) -> Figure | None:
     x, y = alt.X(**fraction(columns[0])), alt.Y(**fraction(columns[1]))
     rows = {side: dict(zip(columns, curve, strict=True)) for side, curve in curves.items()}
     inside = float(np.interp(0.9, *curves["after"]))
-    return Figure(
-        name="interval_coverage",
-        title="Do 90 % intervals hold 90 %?",
-        look=f"Here they hold {inside:.1%}. On the dashed line intervals can be believed; below it they are too "
-        "narrow, above it too wide.",
-        spoken=f"Calibration of intervals. Those of 90 % hold {inside:.1%} of the targets.",
-        chart=alt.layer(charts.diagonal(x, y), charts.lines(rows, x, y)),
-    )
+    chart = alt.layer(charts.diagonal(x, y), charts.lines(rows, x, y))
+    return figure("interval_coverage", chart, inside=inside)
 
 
 def _spoken(story: Story, key: str, what: str) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import vl_convert
 
 from pocketbayes.report.story import Densities
+from pocketbayes.report.words import FIGURES
 
 STYLE = files("pocketbayes.report").joinpath("page.css").read_text(encoding="utf-8")
 THEME = json.loads(files("pocketbayes.report").joinpath("theme.json").read_text(encoding="utf-8"))
@@ -58,6 +59,16 @@ class Figure:
     height: int = 300  # pixels
     wide: bool = False  # takes both columns of the page
     moves: bool = False  # with a mouse, in the page
+
+
+def figure(name: str, chart: Chart, look: str = "look", **said: Any) -> Figure:
+    """The figure with its words from words.toml, their gaps filled by what is `said`; `look` says which are to be seen.
+
+    `height`, `wide` and `moves` are those of the figure.
+    """
+    layout = {key: said.pop(key) for key in ("height", "wide", "moves") if key in said}
+    title, seen, spoken = (FIGURES[name][key].format(**said) for key in ("title", look, "spoken"))
+    return Figure(name=name, title=title, look=seen, spoken=spoken, chart=chart, **layout)
 
 
 # --- a figure as Vega-Lite -------------------------------------------------------------------------------------

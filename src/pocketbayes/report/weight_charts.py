@@ -10,9 +10,9 @@ import numpy as np
 
 from pocketbayes.artifact import TensorSummary
 from pocketbayes.report import charts
-from pocketbayes.report.charts import ROW, Chart, Figure, clean, colour, data, lines, number, rules
+from pocketbayes.report.charts import ROW, Chart, Figure, clean, colour, data, figure, lines, number, rules
 from pocketbayes.report.story import Story, WeightPlane
-from pocketbayes.report.words import SECTIONS
+from pocketbayes.report.words import PLANE, SECTIONS
 
 MOST_LAYERS = 40  # in one figure
 
@@ -39,54 +39,29 @@ def plane(story: Story) -> Figure | None:
     move = "[pointerdown[event.pointerType !== 'touch'], window:pointerup] > window:pointermove!"
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey]", translate=move)
     tails = [rules(x, p.tails, ("", ""))] if p.tails is not None else []
-    return Figure(
-        name="plane",
-        title="The weights: mean μ and standard deviation σ",
-        look=_look(p),
-        spoken="Plane of means and standard deviations with "
-        + ", ".join(f"{cloud.total:,} {name}" for name, cloud in clouds.items())
-        + ".",
-        chart=alt.layer(*tails, points.add_params(zoom)),
-        height=420,
-        wide=True,
-        moves=True,
-    )
+    chart = alt.layer(*tails, points.add_params(zoom))
+    listed = ", ".join(f"{cloud.total:,} {name}" for name, cloud in clouds.items())
+    return figure("plane", chart, seen=_seen(p), clouds=listed, height=420, wide=True, moves=True)
 
 
-def _look(p: WeightPlane) -> str:
-    look = [
-        "Each dot is the Gaussian of a weight: those high up are hardly needed, those low down must be exact."
-    ]
-    if p.components is not None:
-        look = ["Each blue disc is a Gaussian that weights share, the larger the more."]
-    if p.outliers is not None:
-        look.append("Red weights were too important or too far out to share one.")
-    if p.blends is not None:
-        look.append("Yellow ones mix several.")
-    if p.tails is not None:
-        look.append("Between the dotted lines are 98 % of the means.")
-    cut = {name: cloud for name, cloud in p.clouds().items() if len(cloud.mu) < cloud.total}
-    look += [f"Of {cloud.total:,} {name}, {len(cloud.mu):,} are shown." for name, cloud in cut.items()]
+def _seen(p: WeightPlane) -> str:
+    """What there is to see in the plane."""
+    kinds = [kind for kind in ("components", "outliers", "blends", "tails") if getattr(p, kind) is not None]
+    look = [PLANE[kind] for kind in (kinds if p.components is not None else ["dots", *kinds])]
+    for name, cloud in p.clouds().items():
+        if (shown := len(cloud.mu)) < cloud.total:
+            look.append(PLANE["cut"].format(total=cloud.total, name=name, shown=shown))
     return " ".join(look)
 
 
 def weights(story: Story) -> Figure | None:
     if story.weights is None:
         return None
-    look = "How often a weight has which value, in one draw of the network."
-    if "before" in story.weights.heights:
-        look = "Grey is the network as it was, blue one draw of the compressed one: where they differ, it has changed."
-    edges = story.weights.edges
+    look = "compared" if "before" in story.weights.heights else "look"
+    low, *_, high = story.weights.edges
     x = alt.X("x:Q", title="weight", scale=alt.Scale(zero=False, nice=False))
-    return Figure(
-        name="weights",
-        title="The weights: how they are spread",
-        look=look,
-        spoken=f"Density of the weights, most of them between {edges[0]:.3g} and {edges[-1]:.3g}.",
-        chart=charts.hills(story.weights, x, alt.Y("y:Q", title="density")),
-        wide=True,
-        height=240,
-    )
+    chart = charts.hills(story.weights, x, alt.Y("y:Q", title="density"))
+    return figure("weights", chart, look, low=low, high=high, wide=True, height=240)
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------
@@ -100,14 +75,8 @@ def sections(story: Story) -> Figure | None:
     named, said = [SECTIONS.get(name, clean(name, 40)) for name, _ in order], [f"{size:,}" for size in sizes]
     columns = {"section": named, "bytes": sizes, "% of the file": [100 * size / total for size in sizes]}
     listed = ", ".join(f"{name} {size}" for name, size in zip(named, said, strict=True))
-    return Figure(
-        name="sections",
-        title="Bytes by section",
-        look=f"The longest bar, {named[0]}, is where a smaller file has the most to save.",
-        spoken=f"Bytes by section, {total:,} in all: {listed}.",
-        chart=charts.bars(columns, "bytes", said),
-        height=ROW * len(named),
-    )
+    chart, height = charts.bars(columns, "bytes", said), ROW * len(named)
+    return figure("sections", chart, longest=named[0], total=total, listed=listed, height=height)
 
 
 def layers(story: Story) -> Figure | None:
@@ -124,14 +93,8 @@ def layers(story: Story) -> Figure | None:
     columns = dict(zip(("bits per weight", "weights", "bytes", "outliers", "blends"), sums, strict=True))
     said = [f"{bits:.2f}" for bits in columns["bits per weight"]]
     listed = ", ".join(f"{name[:60]} {bits}" for name, bits in zip(named, said, strict=True))
-    return Figure(
-        name="layers",
-        title="Bits per weight, layer by layer",
-        look="An uncompressed network spends 32 bits on each weight; the shorter a bar, the less that layer needed.",
-        spoken=f"Bits per weight: {listed}.",
-        chart=charts.bars({"layer": list(named), **columns}, "bits per weight", said),
-        height=ROW * len(said),
-    )
+    chart = charts.bars({"layer": list(named), **columns}, "bits per weight", said)
+    return figure("layers", chart, listed=listed, height=ROW * len(said))
 
 
 def _sums(group: Sequence[TensorSummary]) -> tuple[float, ...]:
@@ -150,36 +113,16 @@ def training(story: Story) -> Figure | None:
     chart, known = _curves(story, {"nll": "training NLL", "validation": "validation NLL"}, unit)
     if chart is None:
         return None
-    look = "A validation curve that falls and levels off is right; one that climbs again went too far."
-    if known.get("validation NLL", 0) < 3:
-        look = "The NLL after every epoch; too few of them have a validation NLL to read a trend from."
-    return Figure(
-        name="training",
-        title="Training, stage by stage",
-        look=look,
-        spoken=f"Training curves over {sum(len(run.nll) for run in story.runs)} epochs, in stages: "
-        + ", ".join(clean(run.stage, 40) for run in story.runs)
-        + ".",
-        chart=chart,
-        height=240,
-        wide=True,
-    )
+    look = "few" if known.get("validation NLL", 0) < 3 else "look"
+    epochs = sum(len(run.nll) for run in story.runs)
+    stages = ", ".join(clean(run.stage, 40) for run in story.runs)
+    return figure("training", chart, look, epochs=epochs, stages=stages, height=240, wide=True)
 
 
 def training_kl(story: Story) -> Figure | None:
     """The KL, epoch by epoch."""
     chart, _ = _curves(story, {"kl": "KL"}, "KL (nats)")
-    if chart is None:
-        return None
-    return Figure(
-        name="training_kl",
-        title="The KL in training",
-        look="How far the posterior is from the prior: the lower, the less the weights have to say.",
-        spoken="KL divergence of the posterior from the prior, over the same epochs.",
-        chart=chart,
-        height=180,
-        wide=True,
-    )
+    return None if chart is None else figure("training_kl", chart, height=180, wide=True)
 
 
 def _curves(story: Story, kinds: dict[str, str], unit: str) -> tuple[Chart | None, dict[str, int]]:

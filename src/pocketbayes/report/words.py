@@ -24,6 +24,8 @@ WORDS = tomllib.loads(files("pocketbayes.report").joinpath("words.toml").read_te
 MEASURES = {key: Measure(**found) for key, found in WORDS["measures"].items()}
 SECTIONS: dict[str, str] = WORDS["sections"]
 SETTINGS: dict[str, str] = WORDS["settings"]
+FIGURES: dict[str, dict[str, str]] = WORDS["figures"]
+PLANE: dict[str, str] = WORDS["plane"]
 
 
 class Change(NamedTuple):

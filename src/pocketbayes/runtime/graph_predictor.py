@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from pocketbayes.prediction.answer import Predictive, Regression
 from pocketbayes.prediction.average import as_needed, of_classes, of_normals, passes, tolerance_of
 from pocketbayes.prediction.scales import Scale
 from pocketbayes.runs.progress import track
-from pocketbayes.runtime.networks import Networks
+from pocketbayes.runtime.networks import WhichNetwork, Networks
 
 
 def open(
@@ -92,37 +93,32 @@ class GraphPredictor(Predictor):
 
     def ask(self, x: Array, how: Asked) -> Predictive | Regression:
         _require_finite(x)
-        most, one_pass = passes(how.samples), how.samples == "mean" or not self.networks.is_random
+        most, at_means = passes(how.samples), how.samples == "mean" or not self.networks.is_random
         tolerance = tolerance_of(how.samples, how.tolerance, can_stop=self.card.classes is not None)
-        scale = self.card.scales.mean if one_pass else self.card.scales.draws
-        numbers = None if one_pass else range(most)
-        if tolerance is not None and numbers is not None:
-            return as_needed(
-                lambda left: self._until(x, how.seed, numbers, scale, left),
-                len(x),
-                tolerance,
-                quantile=scale.quantile,
-            )
-        outputs = track(
-            self.networks.outputs(x, how.seed, numbers, self.batch_size),
-            "predict",
-            total=1 if numbers is None else most,
-            enabled=how.progress,
-        )
+        scale = self.card.scales.mean if at_means else self.card.scales.draws
+        if at_means:
+            draws = [WhichNetwork(None, mode) for mode in range(self.networks.modes)]
+        else:
+            draws = [WhichNetwork(how.seed, number) for number in range(most)]
+        known: dict[str, Any] = {"quantile": scale.quantile, "modes": min(self.networks.modes, len(draws))}
+        if tolerance is not None:
+            return as_needed(lambda left: self._until(x, draws, scale, left), len(x), tolerance, **known)
+        outputs = self.networks.outputs(x, draws, self.batch_size)
+        outputs = track(outputs, "predict", total=len(draws), enabled=how.progress)
         if self.card.classes is not None:
-            return of_classes((probabilities(o, scale) for o in outputs), quantile=scale.quantile)
+            return of_classes((probabilities(output, scale) for output in outputs), **known)
         sigma = math.sqrt(scale.temperature) * (self.card.sigma or 1.0)
         means = (output.astype(np.float64) for output in outputs)
-        return of_normals(((m, np.full_like(m, sigma)) for m in means), keep=True, quantile=scale.quantile)
+        return of_normals(((mean, np.full_like(mean, sigma)) for mean in means), keep=True, **known)
 
     def _until(
-        self, x: Array, seed: int, numbers: range, scale: Scale, left: Callable[[], Array]
+        self, x: Array, draws: Sequence[WhichNetwork], scale: Scale, left: Callable[[], Array]
     ) -> Iterator[Array]:
         """Probabilities of those inputs that are left before each draw, until none is."""
-        for number in numbers:
+        for draw in draws:
             if not len(rows := left()):
                 return
-            yield probabilities(self.networks.output(x[rows], (seed, number), self.batch_size), scale)
+            yield probabilities(self.networks.output(x[rows], draw, self.batch_size), scale)
 
 
 def probabilities(output: Array, scale: Scale) -> Array:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,13 @@ def _share_memory(found: Any) -> None:
     found.create_and_register_allocator(memory, None)
 
 
+class WhichNetwork(NamedTuple):
+    """One of a file's networks."""
+
+    seed: int | None  # None for the means
+    number: int  # of the draw; of the mode for the means
+
+
 class Networks:
     """The drawn networks of a file, and the one at the means; those that fit in `max_bytes` are kept.
 
@@ -54,16 +61,16 @@ class Networks:
             raise ValueError(f"threads must be at least 1, got {threads}.")
         self.pocket, self.graph = pocket, graph
         self.threads, self.max_bytes = threads, max_bytes
+        self.modes = len(pocket.modes)
         self.is_random = any(isinstance(entry, MeanField | Shared) for entry in pocket.tensors.values())
         self._runtime = onnxruntime()
         self._model = graph.with_weights(pocket)
-        self._kept: dict[tuple[int, int] | None, Any] = {}
+        self._kept: dict[WhichNetwork, Any] = {}
 
-    def outputs(self, x: Array, seed: int, numbers: range | None, batch_size: int) -> Iterator[Array]:
-        """The network's output for inputs [N, ...] in each of these draws of the seed; at the means for None."""
-        draws = [None] if numbers is None else [(seed, number) for number in numbers]
+    def outputs(self, x: Array, draws: Sequence[WhichNetwork], batch_size: int) -> Iterator[Array]:
+        """The network's output for inputs [N, ...] in each of these draws."""
 
-        def run(draw: tuple[int, int] | None) -> Array:
+        def run(draw: WhichNetwork) -> Array:
             return self.output(x, draw, batch_size)
 
         if self.threads == 1:
@@ -72,7 +79,7 @@ class Networks:
         with ThreadPoolExecutor(self.threads) as pool:
             yield from pool.map(run, draws)
 
-    def output(self, x: Array, draw: tuple[int, int] | None, batch_size: int) -> Array:
+    def output(self, x: Array, draw: WhichNetwork, batch_size: int) -> Array:
         """The output [N, ...] of one network."""
         session = self._session(draw)
         name = self.graph.inputs[0].name
@@ -83,15 +90,19 @@ class Networks:
             raise ArtifactError(f"the graph cannot be run: {_first_line(error)}") from error
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def _session(self, draw: tuple[int, int] | None) -> Any:
-        """The network of a draw (seed, number), kept from before or made anew; draws of one seed are kept."""
+    def _session(self, draw: WhichNetwork) -> Any:
+        """The network of a draw, kept from before or made anew; draws of one seed are kept."""
         if (known := self._kept.get(draw)) is not None:
             return known
-        weights = mean_weights(self.pocket) if draw is None else sample_weights(self.pocket, *draw)
+        if draw.seed is None:
+            weights = mean_weights(self.pocket, mode=draw.number)
+        else:
+            weights = sample_weights(self.pocket, draw.seed, draw.number)
         values = {name: np.ascontiguousarray(weights[path]) for name, path in self.graph.tensors.items()}
         session = self._made(values)
-        for key in [key for key in self._kept if key is not None and draw is not None and key[0] != draw[0]]:
-            self._kept.pop(key, None)
+        if draw.seed is not None:
+            for other in [known for known in self._kept if known.seed not in (None, draw.seed)]:
+                self._kept.pop(other, None)
         size = 2 * sum(value.nbytes for value in values.values()) + OVERHEAD
         if (len(self._kept) + 1) * size <= self.max_bytes:
             self._kept[draw] = session

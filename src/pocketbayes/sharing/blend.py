@@ -40,11 +40,6 @@ def blended_moments(book: Codebook[Tensor], component: Tensor, alpha: Tensor) ->
     return Moments(mu, (alpha * (book.sigma[component].square() + around)).sum(1).sqrt())
 
 
-def mahalanobis(mixture: Mixture, mu: Tensor, sigma: Tensor, label: Tensor) -> Tensor:
-    """Squared Mahalanobis distance [N] of weights to the component each is labelled with, in the precision of mu."""
-    return _distance(_whitening(mixture, mu.dtype), mu, sigma, label)
-
-
 def _whitening(mixture: Mixture, dtype: torch.dtype) -> Tensor:
     """[5, K]: means (c_mu, c_sigma) and the factor ((a, b), (0, c)) with |factor (x - c)|^2 the squared distance."""
     factor = torch.linalg.cholesky(torch.linalg.inv(mixture.cov)).mT

@@ -197,11 +197,6 @@ def log_joint(mixture: Mixture, points: Tensor) -> Tensor:
     return tile.statistics(z, torch.zeros_like(z)) @ theta.T - plane.log_volume
 
 
-def responsibilities(mixture: Mixture, points: Tensor) -> Tensor:
-    """r_ik = p(k | x_i) of points [N, 2], [N, K]; rows sum to one."""
-    return log_joint(mixture, points).softmax(1)
-
-
 @operators_alone()
 def top_components(mixture: Mixture, atoms: Atoms, k: int) -> tuple[Tensor, Tensor]:
     """The k components of largest responsibility for each atom, best first: numbers [B, k] and log joints [B, k].

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -36,7 +35,14 @@ BRACKET = 12  # how many lambda to try downwards
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """How much a nat of label may cost, and how the minimum is sought."""
+    """Sharing by rate and distortion: how much a nat of label may cost, and how the minimum is sought.
+
+    Example:
+        >>> few, many = (pb.bayesianize(pb.nets.mlp([16, 64, 8])) for _ in range(2))
+        >>> dear, cheap = pb.share(few, pb.Rate(lambda_=100.0)), pb.share(many, pb.Rate(lambda_=0.1))
+        >>> dear.bits_per_weight < cheap.bits_per_weight, dear.distortion > cheap.distortion
+        (True, True)
+    """
 
     lambda_: float = 1.0  # lambda: nats of free energy given for one nat of label; larger, smaller file
     components: int = 64  # the most the codebook may have
@@ -133,29 +139,22 @@ def _minimise(evidence: Evidence, code: RateCode, rate: Rate) -> CodebookFit:
             return priced(groups, code, history, False)
 
 
-def sweep(evidence: Evidence, lambdas: Sequence[float], rate: Rate) -> list[CodebookFit]:
-    """Fits for several lambda, in the order given; each begins from the code of the next smaller one."""
-    fits: dict[float, CodebookFit] = {}
-    for lambda_ in sorted(set(lambdas)):
-        _extend(fits, evidence, replace(rate, lambda_=lambda_))
-    return [fits[lambda_] for lambda_ in lambdas]
-
-
 @operators_alone()
 def fit_bits(evidence: Evidence, max_bits: float, rate: Rate, *, steps: int = 8) -> tuple[CodebookFit, float]:
     """A fit whose labels and outliers take at most `max_bits`, of the smallest lambda found, and that lambda.
 
-    Brackets it by factors of four from `rate.lambda_` and halves the bracket `steps` times on a log scale.  Much faster
-    on `coarsen(evidence)`, from which the bits differ by about a per cent.
+    Brackets it by factors of four from `rate.lambda_` and halves the bracket `steps` times on a log scale; every fit
+    begins from that of the next smaller lambda.  Much faster on `coarsen(evidence)`: the bits differ by a per cent.
     """
     if not max_bits >= 0:
         raise ValueError(f"max_bits: must not be negative, got {max_bits}.")
     fits: dict[float, CodebookFit] = {}
 
     def within(lambda_: float) -> bool:
-        return (
-            _extend(fits, evidence, replace(rate, lambda_=lambda_)).bits(rate.outlier_bits or 0.0) <= max_bits
-        )
+        smaller = [known for known in fits if known < lambda_]
+        start = fits[max(smaller)].code if smaller else None
+        fits[lambda_] = fit_codebook(evidence, replace(rate, lambda_=lambda_), start)
+        return fits[lambda_].bits(rate.outlier_bits or 0.0) <= max_bits
 
     low = high = rate.lambda_
     if within(high):
@@ -170,13 +169,6 @@ def fit_bits(evidence: Evidence, max_bits: float, rate: Rate, *, steps: int = 8)
         middle = math.sqrt(low * high)
         low, high = (low, middle) if within(middle) else (middle, high)
     return fits[high], high
-
-
-def _extend(fits: dict[float, CodebookFit], evidence: Evidence, rate: Rate) -> CodebookFit:
-    """One more fit by lambda, from the code of the next smaller lambda if there is one."""
-    smaller = [known for known in fits if known < rate.lambda_]
-    fits[rate.lambda_] = fit_codebook(evidence, rate, fits[max(smaller)].code if smaller else None)
-    return fits[rate.lambda_]
 
 
 def _first(evidence: Evidence, rate: Rate) -> RateCode:

@@ -259,14 +259,15 @@ def install(
     like = found[0].original
     codebook = TrainableCodebook(Codebook(*(part[used].to(like) for part in book)), tied=tied)
     new: dict[int, tuple[StochasticWeight, Tensor]] = {}
-    for number, (site, label, blend) in enumerate(zip(found, labels, blends, strict=True)):
+    counted = {id(site.weight.draws): site for site in reversed(found)}  # with the first tensor of each mode
+    for site, label, blend in zip(found, labels, blends, strict=True):
         q, outlier = site.moments, label == codebook.components
         weight = SharedWeight(
             codebook=codebook,
             labels=label,
             outlier_sigma=q.sigma.detach()[outlier],
             blends=blend,
-            counts_codebook=number == 0,
+            counts_codebook=counted[id(site.weight.draws)] is site,
             **common(site.weight),
         )
         new[id(site.weight)] = weight, q.mu[outlier]

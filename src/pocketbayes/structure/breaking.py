@@ -20,7 +20,8 @@ from pocketbayes.posterior.weights import (
     sites,
     stochastic_weights,
 )
-from pocketbayes.structure.masks import (
+from pocketbayes.structure.network import NeuronGraph
+from pocketbayes.structure.schemes import (
     MAP,
     Constant,
     FixedPart,
@@ -30,7 +31,6 @@ from pocketbayes.structure.masks import (
     count_fixed,
     fix_weights,
 )
-from pocketbayes.structure.network import NeuronGraph
 from pocketbayes.structure.symmetry import Symmetry, residual_symmetry
 from pocketbayes.structure.trace import neuron_graph
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from pocketbayes.structure.masks import Weight
+from pocketbayes.structure.schemes import Weight
 
 IntArray = NDArray[np.int64]
 Cell = tuple[int, tuple[int, ...]]  # a neuron, and which of its copies (pixels of a flattened channel)

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pocketbayes.structure.masks import FixedPart
 from pocketbayes.structure.network import IntArray, NeuronGraph, NeuronLayer
+from pocketbayes.structure.schemes import FixedPart
 
 Colours = NDArray[np.uint64]
 

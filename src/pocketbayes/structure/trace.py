@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,6 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from pocketbayes.structure import shapes
-from pocketbayes.structure.masks import Weight
 from pocketbayes.structure.network import (
     CONVOLUTIONS,
     TRANSPOSED,
@@ -23,7 +21,9 @@ from pocketbayes.structure.network import (
     spread_over,
     weighted_layer,
 )
+from pocketbayes.structure.schemes import Weight
 from pocketbayes.structure.shapes import Stream, Untraceable
+from pocketbayes.structure.tracer import LocalTracer
 
 SUMS = frozenset({"add", "iadd", "sub", "isub", "rsub"})
 PRODUCTS = frozenset({"mul", "imul", "multiply", "div", "truediv", "itruediv"})
@@ -56,9 +56,7 @@ def neuron_graph(
     if _is_leaf(model):
         raise ValueError(f"{where}: a single layer has no hidden neurons. Pass the network it is a part of.")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            traced = fx.GraphModule(model, _Tracer().trace(model))
+        traced = fx.GraphModule(model, _Tracer().trace(model))
     except Exception as error:  # tracing runs the user's code on proxies: it may fail in any way
         raise ValueError(f"{where}: torch.fx cannot trace its forward ({error}). {shapes.ADVICE}") from error
     walk = _Walk(model, _ranks(traced, example))
@@ -67,7 +65,7 @@ def neuron_graph(
     return walk.builder.build()
 
 
-class _Tracer(fx.Tracer):
+class _Tracer(LocalTracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return _is_leaf(m)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, target_key, unpack
 from pocketbayes.posterior.convert import to_deterministic
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 
 
@@ -91,7 +92,7 @@ class Distilled:
 
 
 def several(teacher: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
-    """One teacher or more, or the complaint that there is none."""
+    """One teacher or more, every mode one of its own, or the complaint that there is none."""
     teachers: list[Any] = list(teacher) if isinstance(teacher, (list, tuple, nn.ModuleList)) else [teacher]
     for each in teachers or [None]:
         if not isinstance(each, nn.Module):
@@ -99,7 +100,7 @@ def several(teacher: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
                 "Distillation: the teacher must be an nn.Module, or a list of them, "
                 f"got {'an empty list' if each is None else type(each).__name__}."
             )
-    return teachers
+    return [network for each in teachers for network in modes_of(each)]
 
 
 def frozen(model: nn.Module) -> nn.Module:

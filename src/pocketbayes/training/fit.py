@@ -15,6 +15,7 @@ from pocketbayes.data.loaders import count_examples
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import reason_to_skip, to_deterministic
 from pocketbayes.posterior.draws import mean_weights, one_draw
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.priors import GaussianPrior, scale_of
 from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import kl_divergence, require_bayesian, stochastic_weights, unwrap
@@ -55,7 +56,7 @@ def fit(
     The model is trained in place, before sharing and after it alike.  Random numbers come from `seed` alone, and the
     caller's generators are left as they were.  With `validation`, the model ends as it was after its best epoch by
     validation NLL.  With `checkpoint`, a killed run called again goes on where it was, and ends with the same bits as
-    one that was never killed.
+    one that was never killed.  Of several modes each sees every batch, and the loss is the mean of theirs.
 
     Args:
         model: a network that `bayesianize` converted.
@@ -67,7 +68,7 @@ def fit(
         lr, rho_lr: Adam's learning rates for the means (and everything deterministic) and for rho (default 10 lr).
         optimizer, schedule: make another optimizer from parameter groups, and a schedule stepped after every step;
             by default Adam with a cosine to zero.
-        samples: draws a step.
+        samples: draws a step, of each mode.
         temperature: the final weight of the KL.  1 is the ELBO; less is a tempered ("cold") posterior, which large
             networks on few data often need: choose it on validation data.
         anneal: the fraction of all steps in which the weight of the KL rises from 0 to `temperature`.
@@ -161,8 +162,8 @@ def fit_map(
         loader: batches `(x, ..., y)`, or dicts with labels; with a length.
         epochs: passes over the loader.
         prior: of a plain model's weights, e.g. `ZeroMean(0.1)`.
-        likelihood, num_data, lr, optimizer, schedule, clip, accumulate, autocast, validation, patience, checkpoint,
-            checkpoint_seconds, seed, progress, on_epoch: as in `fit`.
+
+    All other arguments are those of `fit`.
 
     Returns:
         The history, as of `fit`; its `kl` is -ln p(w) without its constant, nats.
@@ -204,19 +205,24 @@ def fit_map(
 
 
 def negative_log_prior(model: nn.Module, prior: GaussianPrior | None) -> Callable[[nn.Module], Tensor]:
-    """A function that returns -ln p(w) of the model up to a constant, nats: the sum of (w - m)^2 / (2 s^2)."""
+    """A function that returns -ln p(w) of the model up to a constant, nats: the sum of (w - m)^2 / (2 s^2),
+    or its mean over several modes.
+    """
     bayesian = stochastic_weights(model)
     if bayesian and prior is not None:
         raise ValueError("fit_map: a Bayesian model has its priors already. Leave prior= out.")
     if bayesian:
-        return lambda _: torch.stack(
-            [_half_square(s.moments.mu, s.weight.prior_mu, s.weight.prior_sigma) for s in bayesian]
-        ).sum()
+        return lambda _: (
+            torch.stack(
+                [_half_square(s.moments.mu, s.weight.prior_mu, s.weight.prior_sigma) for s in bayesian]
+            ).sum()
+            / len(modes_of(model))
+        )
     weights = [p.tensor for p in parameters_with_owners(model) if _has_prior(p)]
     if prior is None or not weights:
         return lambda _: next(model.parameters()).new_zeros(())
     terms = [(w, prior.mean(w), scale_of(prior.sigma, w)) for w in weights]
-    return lambda _: torch.stack([_half_square(*term) for term in terms]).sum()
+    return lambda _: torch.stack([_half_square(*term) for term in terms]).sum() / len(modes_of(model))
 
 
 def _has_prior(parameter: Any) -> bool:

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from pocketbayes.data.loaders import EMPTY, length
 from pocketbayes.likelihood import Batch, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import StochasticWeight, unwrap
 from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.prediction.scales import Scales, give_scales
@@ -77,6 +78,11 @@ class TrainingRun:
         if settings.patience is not None and task.validation is None:
             raise ValueError(
                 "fit: patience waits for a better validation NLL. Pass validation=, or leave it out."
+            )
+        if isinstance(task.model, nn.parallel.DistributedDataParallel) and len(modes_of(task.model)) > 1:
+            raise ValueError(
+                "fit: DistributedDataParallel wants every parameter in every pass, and a pass is of one mode. "
+                "Train each mode by itself, and put them together with pb.Modes."
             )
         self.task, self.settings, self.state = task, settings, State()
         self.batches = length(task.loader)  # in an epoch
@@ -188,7 +194,7 @@ class TrainingRun:
     @contextmanager
     def _draw(self, number: int) -> Iterator[None]:
         """That draw of the batch; DistributedDataParallel reduces gradients after the last one only."""
-        last = number == self.settings.samples - 1
+        last = number == self.settings.samples - 1  # there are no modes under DistributedDataParallel
         seed = mix(self.settings.seed, self.state.epoch, self.state.batch, number, _rank())
         with self.task.draw(seed), nullcontext() if last else _no_sync(self.task.model):
             yield

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.likelihood import Batch, Likelihood, as_likelihood, unpack
+from pocketbayes.posterior.modes import modes_of, using
 from pocketbayes.posterior.weights import kl_divergence
 
 
@@ -45,7 +46,7 @@ def nelbo(
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).
         temperature: the weight of the KL; 1 is Bayes.
-        samples: forward passes, each with a draw of its own.
+        samples: forward passes of each mode, each with a draw of its own.
         autocast: the type that forward passes compute in, such as `torch.bfloat16`.
         penalty: what stands in the place of the KL, in nats; -ln p(w) trains a mode, as `fit_map` does.
         draw: the context that pass number s runs in.
@@ -69,12 +70,12 @@ def nelbo(
         raise ValueError(f"samples must be at least 1, got {samples}.")
     likelihood = as_likelihood(likelihood)
     parts = batch if isinstance(batch, Batch) else unpack(batch)
-    losses, nlls = [], []
-    for s in range(samples):
-        with draw(s):
+    losses, nlls, passes = [], [], samples * len(modes_of(model))
+    for s in range(passes):
+        with using(model, s), draw(s):
             nll = _nll(model, parts, likelihood, autocast)
-            loss = nll / samples
-            if s == samples - 1:  # the penalty has no noise: once a step is enough
+            loss = nll / passes
+            if s == passes - 1:  # the penalty has no noise: once a step is enough
                 kl = penalty(model)
                 loss = loss + temperature * kl / num_data
             if backward is not None:
