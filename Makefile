@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check check-page bench results docs dist clean
+.PHONY: help demo test test-slow check check-page fuzz reliability bench results docs dist clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -47,14 +47,21 @@ test-slow: $(VENV)/.test  ## everything, the slow tests too
 	$(BIN)/python -m pytest -n auto -m "not page"
 
 check: $(VENV)/.test  ## lint and types
-	$(BIN)/ruff check src tests benchmarks experiments
-	$(BIN)/ruff format --check src tests benchmarks experiments
+	$(BIN)/ruff check src tests benchmarks experiments fuzz
+	$(BIN)/ruff format --check src tests benchmarks experiments fuzz
 	$(BIN)/mypy
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 check-page: $(VENV)/.page  ## the report page in headless Chromium (CHROMIUM=PATH for one of your own)
 	test -n "$(CHROMIUM)" || command -v chromium || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes chromium; }
 	$(BIN)/python -m pytest -m page tests/page
+
+SECONDS ?= 60
+fuzz: $(VENV)/.test  ## files that lie under right checksums, SECONDS=60 for each kind
+	$(BIN)/python -m fuzz --seconds $(SECONDS)
+
+reliability: $(VENV)/.test  ## kills, faults and load; writes docs/reliability.md
+	$(BIN)/python -m experiments.reliability
 
 bench: $(VENV)/.bench  ## ratios measured side by side with peers
 	$(BIN)/python -m benchmarks

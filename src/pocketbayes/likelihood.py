@@ -89,6 +89,10 @@ class Likelihood(nn.Module, ABC):
     def nll(self, output: Any, target: Any) -> Tensor:
         """-ln p(y | output) in nats, one for each example: [N]."""
 
+    def answer(self, output: Any) -> Any:
+        """Targets that say what this output says: those by which another output's NLL tells how far it is from it."""
+        return self.sample(output)
+
     def sample(self, output: Any) -> Any:
         """Targets drawn from p(y | output), by torch's global generator."""
         raise ValueError(
@@ -132,6 +136,10 @@ class Categorical(Likelihood):
         else:
             each = cross_entropy(logits, target.long(), reduction="none", ignore_index=self.ignore_index)
         return each.flatten(1).sum(1) if each.ndim > 1 else each
+
+    def answer(self, output: Any) -> Tensor:
+        """Its probabilities, [N, C, ...]."""
+        return self.logits(output).detach().softmax(1)
 
     def sample(self, output: Any) -> Tensor:
         """Labels [N, ...] drawn from the softmax of the logits."""
@@ -220,6 +228,10 @@ class Homoscedastic(Likelihood):
     def nll(self, output: Any, target: Tensor) -> Tensor:
         mean = output_tensor(output)
         return gaussian_nll(mean, self.log_sigma.to(mean.device), _like(mean, target))
+
+    def answer(self, output: Any) -> Tensor:
+        """The output itself."""
+        return output_tensor(output).detach()
 
     def sample(self, output: Any) -> Tensor:
         """Targets in the shape of the output."""

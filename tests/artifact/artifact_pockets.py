@@ -81,6 +81,8 @@ def a_plain(rng: np.random.Generator) -> Plain:
         ["float64", "float32", "float16", "bfloat16", "int8", "int64", "uint16", "bool", "complex64"]
     )
     values = rng.standard_normal(shape) * 10.0 ** rng.uniform(-4, 3)
+    if rng.random() < 0.2:
+        values = np.full(shape, rng.choice([0.0, -0.0, 1.0, -7.0, 0.1]))
     if dtype == "bfloat16":
         top = np.asarray(values, np.float32).reshape(-1).view(np.uint32) & 0xFFFF0000
         return Plain(values=top.view(np.float32).reshape(shape), dtype="bfloat16")

@@ -23,6 +23,7 @@ from pocketbayes.artifact import (
     Tied,
     decode,
     encode,
+    inspect,
 )
 from pocketbayes.errors import ArtifactError
 
@@ -139,6 +140,28 @@ def test_one_tensor_can_ask_for_more_bits_than_the_others() -> None:
     assert not same(back.tensors["a"].values, values)
     assert same(back.tensors["b"].values, values)
     assert encode(back).data == encode(pocket).data
+
+
+@pytest.mark.parametrize(
+    ("values", "constant"),
+    [
+        (np.zeros(16, np.float32), True),
+        (np.full(16, -0.0), True),
+        (np.full(40, 0.1), True),
+        (np.full((4, 4), 7), True),
+        (np.ones(9, bool), True),
+        (np.float32([0.0, -0.0] * 8), False),
+        (np.full(16, np.nan), False),
+        (np.zeros(16, np.complex64), False),
+        (np.zeros(2), False),  # "0.0" is no shorter
+        (np.array(7), False),
+    ],
+)
+def test_a_tensor_of_one_number_takes_a_number_in_the_header(values: np.ndarray, constant: bool) -> None:
+    encoded = encode(Pocket(tensors={"t": Plain(values=values, bits=64)}))
+    assert ("PLAN" not in encoded.sizes) == constant
+    assert same(decode(encoded.data).tensors["t"].values, values)
+    assert (inspect(encoded.data).tensors[0].bits == 0) == constant
 
 
 def test_a_sigma_below_the_smallest_float_is_stored_as_that() -> None:

@@ -20,6 +20,7 @@ DIGESTS = {
     "v1/plain.pocket": "7f23a97022982fe524712a64be116ed4ea0f633632f2a674b9ade951407b0b35",
     "v1/shared.pocket": "be3ac021a87216ebcb0b5116190b4a87b5bd0e0182b259b75dfddcf703d58097",
     "v1/shared_float32.pocket": "5999a2504de3f5dc6e5b23f6764ffa925a773c0a297baa3294496a767f741f14",
+    "v2/constant.pocket": "1510eaae2f48c96620c55ec47071ca2387566b3ff93ba92ef32fbb1f6fac6955",
     "v2/dense.pocket": "f6f17b4c972e2bc55cd187e446604b77bcd84d645e5b9eeebfd8dbbb717ed739",
     "v2/plain.pocket": "a928683d8771b600d562e1addedae90b9622d7e81f830cf4cc6cd7f49ace38c1",
     "v2/shared.pocket": "ada5800e1b64e30064f639a8b4409b5742b608f8d490721b7288be7b8705260e",

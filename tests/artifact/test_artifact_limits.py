@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import tracemalloc
 from pathlib import Path
@@ -10,63 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from artifact_pockets import small_pocket
 from hypothesis import given
 from hypothesis import strategies as st
-from test_artifact_attacks import DATA, seal, sections_of, squeeze, with_head
 
 import pocketbayes as pb
+from fuzz.defects import BOMBS, shared
+from fuzz.pockets import changed, seal, sections_of, squeeze
 from pocketbayes.artifact import Codebook, Pocket, Shared, decode, encode, inspect, numbers
 from pocketbayes.artifact.header import MAX_NESTING, MAX_ROWS
 from pocketbayes.artifact.reader import FREE_WEIGHTS, PER_BYTE
 from pocketbayes.errors import ArtifactError
 
-MEGA = 1 << 28
-ONE_PAIR = numbers.pack(np.ones(1), "h16") + numbers.pack(np.ones(1), "p16")
-
-
-def tables(layers: bytes, count: int, symbols: int, *certain: int) -> bytes:
-    """FREQ with tables that each name one symbol for certain."""
-    codes = np.zeros((count, symbols), np.uint8)
-    codes[range(len(certain)), certain] = 1
-    return squeeze(layers + codes.T.tobytes())
-
-
-def bomb(tensors: list[Any], **more: Any) -> bytes:
-    sections = {tag: more.pop(tag) for tag in ("FREQ", "CODE") if tag in more}
-    head = {"precision": [16, 16, 16], "tensors": tensors, **more}
-    return seal({"HEAD": squeeze(json.dumps(head).encode()), **sections})
-
-
-def shared(shape: list[int], layers: bytes, *certain: int, **more: Any) -> bytes:
-    """One shared tensor whose labels take no bits."""
-    row = ["w", "s", shape, "float32", *([more] if more else [])]
-    freq = tables(layers, len(certain), 3, *certain)
-    return bomb([row], codebook=1, tables=len(certain), FREQ=freq, CODE=ONE_PAIR)
-
-
-def ruled(rule: str, **more: int) -> bytes:
-    fixed = {"count": MEGA // 2, "rule": {"rule": rule, "layer": 0, **more}, "value": 0.0}
-    return bomb([["w", "n", [1 << 14, 1 << 14], "float32", {"fixed": fixed}]])
-
-
-WIDE = 65534
-WIDE_CODE = numbers.pack(np.ones(WIDE), "h16") + numbers.pack(np.ones(WIDE), "p16")
-EMPTY = [[f"{i:x}", "s", [0], "float32"] for i in range(5000)]
-BOMBS = {
-    "one symbol": (shared([MEGA], bytes(3), 0), "elements, more than"),
-    "blends of one": (shared([MEGA], bytes(5) + b"\1", 2, 0, blend=1), "elements, more than"),
-    "kernels": (shared([1 << 20, 16, 16], b"\1" + bytes(6), 0), "elements, more than"),
-    "a rule": (ruled("random", count=MEGA // 2, seed=1), "elements, more than"),
-    "many tensors": (bomb([[f"{i:x}", "p", [0], "float32", "f4"] for i in range(10**5)]), "at most 16384"),
-    "wide tables": (
-        bomb([], codebook=WIDE, tables=256, FREQ=tables(b"", 256, WIDE + 2), CODE=WIDE_CODE),
-        "tables hold more",
-    ),
-    "empty tensors and a wide codebook": (
-        bomb(EMPTY, codebook=WIDE, tables=1, FREQ=tables(bytes(15000), 1, WIDE + 2, 0), CODE=WIDE_CODE),
-        "",
-    ),
-}
+DATA = encode(small_pocket()).data
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -169,7 +124,7 @@ SENSELESS = {
 def test_noise_is_checked_where_the_file_is_read(name: str) -> None:
     noise = {**NOISES, **SENSELESS}[name]
     with pytest.raises(ArtifactError, match="noise: "):
-        decode(with_head(lambda head: head.__setitem__("noise", noise)))
+        decode(changed(DATA, lambda head: head.__setitem__("noise", noise)))
 
 
 def test_a_large_array_that_many_laws_name_is_counted_each_time() -> None:

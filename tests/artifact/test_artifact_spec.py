@@ -99,7 +99,7 @@ class SpecReader:
             for row in rows:
                 common = row[1] == "c" and len(found) > 1
                 found[-1][row[0]] = found[0][row[0]] if common else self.tensor(row, k, streams)
-        extras = {row[0]: self.take("XTRA", row[4], math.prod(row[2])) for row in self.head.get("extras", [])}
+        extras = {row[0]: self.plain("XTRA", row) for row in self.head.get("extras", [])}
         assert not any(self.section.values())
         return {"modes": found, "extras": extras, "codebook": self.book}
 
@@ -107,12 +107,16 @@ class SpecReader:
     def of_mode(row: list[Any], mode: int) -> list[Any]:
         return [*row[:4], row[4][mode]] if len(row) == 5 and isinstance(row[4], list) else row
 
+    def plain(self, tag: str, row: list[Any]) -> list[Any]:
+        size = math.prod(row[2])
+        return self.take(tag, row[4], size) if isinstance(row[4], str) else [row[4]] * size
+
     def tensor(self, row: list[Any], k: int, streams: Iterator[Any]) -> dict[str, Any]:
         kind = row[1]
         if kind == "t":
             return {"target": row[2]}
         if kind in "pc":
-            return {"values": self.take("PLAN", row[4], math.prod(row[2]))}
+            return {"values": self.plain("PLAN", row)}
         more = row[4] if len(row) == 5 else {}
         found: dict[str, Any] = {}
         if kind == "s":

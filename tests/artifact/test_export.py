@@ -16,6 +16,7 @@ from pocketbayes.artifact import FLOAT32, decode, graph
 from pocketbayes.artifact.dense import mean_weights, sample_weights
 from pocketbayes.artifact.portable import portable
 from pocketbayes.errors import ArtifactError
+from pocketbayes.prediction.scales import Scale, Scales, give_scales
 
 
 class Network(nn.Module):
@@ -154,12 +155,13 @@ def test_exporting_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize(("options", "temperature"), [({}, 1.0), ({"seed": 3, "number": 7}, 2.5)])
-def test_an_onnx_file_answers_as_the_means_or_as_a_draw(
+@pytest.mark.parametrize(("options", "temperature"), [({}, 2.5), ({"seed": 3, "number": 7}, 1.0)])
+def test_an_onnx_file_answers_as_the_means_with_their_temperature_or_as_a_draw(
     model: nn.Module, tmp_path: Path, options: dict[str, Any], temperature: float
 ) -> None:
-    path, x = tmp_path / "net.onnx", images(3)
-    assert pb.to_onnx(model, path, example=x, logit_temperature=temperature, **options) == path
+    model, path, x = copy.deepcopy(model), tmp_path / "net.onnx", images(3)
+    give_scales(model, Scales(mean=Scale(2.5)))
+    assert pb.to_onnx(model, path, example=x, **options) == path
     whole = onnx.load(path)
     onnx.checker.check_model(whole, full_check=True)
     assert [value.name for value in whole.graph.output] == ["output"]

@@ -27,7 +27,7 @@ def _made(folder: Path) -> None:
     narrow = (
         "compress --net mlp:8 --weights line.safetensors --data shopnets:line --max-bytes 500 --epochs 1 "
         "--finetune-epochs 0 --renew-every 5 "
-        "--batch-size 20 --out narrow --no-page"
+        "--batch-size 20 --out narrow --no-page --no-graph"
     )
     for command in (plain, line, small, narrow):
         said = io.StringIO()

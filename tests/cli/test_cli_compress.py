@@ -19,7 +19,7 @@ from pocketbayes.training import loop
 
 SMALL = (
     "compress --net shopnets:net --weights plain.safetensors --data digits --max-bytes 2600 --epochs 1 "
-    "--finetune-epochs 1 --renew-every 10 --samples 2 --test-samples 5 --out made --no-page"
+    "--finetune-epochs 1 --renew-every 10 --samples 2 --test-samples 5 --out made --no-page --no-graph"
 )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cli_runs import main_code as run
+from cli_runs import result
 from pocketbayes import artifact
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -35,6 +36,17 @@ def test_inspected_sections_add_up_to_the_file(file: Path, capsys: pytest.Captur
         assert tensor["bits"] == pytest.approx(
             tensor["bits_per_weight"] * max(1, np.prod(tensor["shape"], dtype=int))
         )
+
+
+def test_inspect_shows_the_graph_or_its_absence(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", "small.pocket") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "nodes of ONNX opset 20, takes" in shown and "float32 Nx1x8x8" in shown
+    found = result("inspect small.pocket", capsys)
+    assert found["graph"]["bytes"] == found["sections"]["GRAF"] < 300
+    assert [port["shape"] for port in found["graph"]["outputs"]] == [[None, 10]]
+    assert run("inspect", "narrow.pocket") == 0
+    assert "graph: none" in capsys.readouterr().out
 
 
 def test_inspect_needs_no_torch() -> None:

@@ -105,6 +105,7 @@ def test_bench_compares_draws_with_a_plain_pass(here: Path, capsys: pytest.Captu
     for p in found["predictions"]:
         assert set(p) == set(documented("bench")["predictions"][0])
         assert p["ratio"] > 0 and p["ratio_per_draw"] == pytest.approx(p["ratio"] / 4)
+        assert p["mean_ratio"] < p["ratio"]
     assert found["reading"]["decode_seconds"] > 0 and found["reading"]["load_seconds"] > 0
 
 
@@ -113,6 +114,14 @@ def test_bench_of_a_network_needs_no_file(here: Path, capsys: pytest.CaptureFixt
     assert found["file"] is None and found["reading"] is None and found["predictions"][0]["ratio"] > 0
     assert run("bench --net shopnets:net --shape 1,8,8 --rounds 1 --samples 2 --batch-sizes 2") == 0
     assert "one plain pass" in capsys.readouterr().out
+
+
+def test_bench_makes_inputs_up_that_auto_would_depend_on(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "depends on the inputs" in complaint("bench small.pocket --samples auto", 2, capsys)
+    found = result("bench --net lenet --shape 3,32,32 --rounds 1 --samples mean --batch-sizes 2", capsys)
+    assert found["samples"] == "mean" and found["predictions"][0]["ratio_per_draw"] > 0
 
 
 def test_bench_of_a_missing_file_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,12 @@ from PIL import Image
 
 from cli_runs import complaint, result, run
 from pocketbayes import artifact
-from pocketbayes.cli.record import warnings_of
+from pocketbayes.compression.stages import warnings_of
 from pocketbayes.data import formats
 from pocketbayes.prediction import predict as prediction
 
 NET = "--net shopnets:net --weights plain.safetensors"
-QUICK = "--epochs 1 --finetune-epochs 0 --renew-every 10 --samples 2 --test-samples 2 --no-page --out made"
+QUICK = "--epochs 1 --finetune-epochs 0 --renew-every 10 --samples 2 --test-samples 2 --no-page --no-graph --out made"
 
 
 def test_colour_images_for_a_network_of_one_channel_are_named(

@@ -18,9 +18,12 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, roc_auc_score
 
+import pocketbayes as pb
 from cli_runs import complaint, result, run
 from pocketbayes import artifact, data
 from pocketbayes.artifact.predictor import ValueAnswers, score
+from pocketbayes.cli import output
+from pocketbayes.cli.network import given_net
 from pocketbayes.data import Scaling
 from pocketbayes.data.inputs import arranged
 from pocketbayes.prediction.answer import Predictive, Regression, in_units
@@ -86,6 +89,76 @@ def test_foreign_inputs_are_told_by_their_entropy(here: Path, capsys: pytest.Cap
     foreign = np.repeat([0, 1], [len(e) for e in entropies])
     assert found["auroc"] == pytest.approx(roc_auc_score(foreign, np.concatenate(entropies)), abs=1e-5)
     assert {"aupr", "fpr85", "fpr95"} <= set(found)
+
+
+def test_one_pass_and_as_many_as_needed_are_ways_to_answer(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, test = pb.open("small.pocket", given_net("shopnets:net")), data.load("digits", split="test")
+    np.save("some.npy", test.x[:20].numpy())
+    for way in ("mean", "auto"):
+        found = result(f"predict small.pocket --net shopnets:net some.npy --samples {way}", capsys)
+        expected = model.predict(test.x[:20], samples=way)
+        confidence = [row["confidence"] for row in found["predictions"]]
+        assert found["samples"] == way and confidence == pytest.approx(expected.confidence.tolist(), abs=1e-6)
+    assert all(
+        row["epistemic"] == 0
+        for row in result("predict small.pocket --net shopnets:net some.npy --samples mean", capsys)[
+            "predictions"
+        ]
+    )
+    found = result("evaluate small.pocket --net shopnets:net --data digits --samples auto", capsys)
+    assert 4 <= found["metrics"]["passes"] < 30
+    assert run("evaluate small.pocket --net shopnets:net --data digits --samples mean") == 0
+    assert "359 test examples, one pass" in capsys.readouterr().out
+    assert "write a number of draws, mean or auto" in complaint(
+        "predict small.pocket --net shopnets:net some.npy --samples all", 2, capsys
+    )
+
+
+def test_a_file_made_with_alpha_gives_sets_and_intervals_with_that_coverage(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = (
+        "compress --net shopnets:net --weights plain.safetensors --data digits --max-bytes 2600 --epochs 1"
+    )
+    made = result(f"{small} --renew-every 5 --alpha 0.2 --calibrate --out sets --no-page", capsys)
+    assert made["bytes"] <= 2600
+    metadata = artifact.decode("sets.pocket").metadata
+    assert metadata["conformal"]["alpha"] == 0.2 and metadata["logit_temperature"]["mean"] > 0
+    coverage = made["test"]["after"]["set_coverage"]
+    assert coverage == pytest.approx(0.8, abs=4 * math.sqrt(0.16 * (1 / 359 + 1 / 144)))
+    found = result("evaluate sets.pocket --net shopnets:net --data digits", capsys)["metrics"]
+    assert found["set_coverage"] == coverage
+    np.save("some.npy", data.load("digits", split="test").x[:20].numpy())
+    rows = result("predict sets.pocket --net shopnets:net some.npy --csv some.csv", capsys)["predictions"]
+    answer = pb.open("sets.pocket", given_net("shopnets:net")).predict(np.load("some.npy"))
+    assert answer.sets is not None
+    assert [row["set"] for row in rows] == [[str(c) for c in s.nonzero()[:, 0].tolist()] for s in answer.sets]
+    with Path("some.csv").open() as file:
+        assert [row["set"] for row in csv.DictReader(file)] == ["; ".join(row["set"]) for row in rows]
+    assert run("predict sets.pocket --net shopnets:net some.npy") == 0
+    assert "with probability 0.8" in capsys.readouterr().out
+    line = (
+        "train --net mlp:8 --data shopnets:line --epochs 30 --lr 0.01 --batch-size 20 --bayesian --alpha 0.1"
+    )
+    scores = result(f"{line} --temperature 0.1 --validation 0.3 --out line", capsys)["test"]["after"]
+    assert scores["interval_coverage"] == pytest.approx(0.9, abs=0.25)
+    np.save("rows.npy", np.zeros((3, 4), np.float32))
+    (first, *_) = result("predict line.pocket rows.npy", capsys)["predictions"]
+    assert first["lower"] < first["mean"] < first["upper"]
+    assert "Pass at least" in complaint(f"{small} --alpha 0.001 --out never", 2, capsys)
+    assert "needs validation data" in complaint(f"{small} --alpha 0.1 --validation 0 --out never", 2, capsys)
+
+
+def test_what_takes_long_says_what_would_take_less(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "SLOW", 359 * 3)
+    for samples, said in (("3", True), ("2", False), ("mean", False), ("auto", False)):
+        capsys.readouterr()
+        assert run(f"evaluate small.pocket --net shopnets:net --data digits --samples {samples}") == 0
+        assert ("--samples mean takes one" in capsys.readouterr().err) == said
 
 
 def test_results_have_the_documented_keys(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,16 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 
+import onnxruntime
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from pocketbayes import nets
+from pocketbayes import artifact, nets
+from pocketbayes.artifact import decode, encode, mean_weights
+from pocketbayes.artifact.portable import portable
 from pocketbayes.compression.stages import CompressionReport
 from pocketbayes.compression.steering import Steering
 from pocketbayes.training import loop
@@ -53,7 +56,7 @@ def fp32_bytes(model: nn.Module) -> int:
 
 
 def run(model: nn.Module, path: Path, **options) -> CompressionReport:
-    settings = {"validation_loader": VALIDATION, "plan": PLAN, "progress": False, **options}
+    settings = {"validation_loader": VALIDATION, "plan": PLAN, "progress": False, "graph": False, **options}
     return pb.compress(model, TRAIN, path=path / "model.pocket", **settings)
 
 
@@ -126,6 +129,7 @@ def test_fine_tuning_never_exceeds_the_budget(tmp_path: Path, lr: float, kept: b
         path=tmp_path / "model.pocket",
         max_bytes=6000,
         plan=plan,
+        graph=False,
         progress=False,
     )
     assert 5000 < report.bytes <= 6000
@@ -306,9 +310,33 @@ def test_norms_that_count_on_do_not_break_the_budget(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(10, 64), nn.Linear(64, 8), *norms, nn.Linear(8, 4))
     for norm in norms:
         norm.num_batches_tracked.fill_(65_536 - PLAN.epochs * len(TRAIN) - 4)
-    report = run(model, tmp_path, max_bytes=4500)
-    assert 4400 <= report.bytes <= 4500
+        norm.running_var.fill_(1.01)  # a norm that has seen batches does not have a new one's statistics
+    report = run(model, tmp_path, max_bytes=3200)
+    assert 3100 <= report.bytes <= 3200
     assert norms[0].num_batches_tracked >= 65_536
+
+
+def test_the_file_holds_of_a_norm_its_scale_and_shift(tmp_path: Path) -> None:
+    """And the model left in memory is that of the file."""
+
+    def normed() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(10, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 4))
+
+    model = normed()
+    with torch.no_grad():
+        for x, _ in TRAIN:
+            model(3 * x + 1)
+    before = model[1].running_mean.clone()
+    run(model, tmp_path, max_bytes=2000)
+    loaded = pb.load(tmp_path / "model.pocket", normed())
+    assert before.abs().min() > 0
+    for norm in (model[1], loaded[1]):
+        assert norm.running_mean.eq(0).all() and norm.running_var.eq(1).all()
+    held = artifact.inspect(tmp_path / "model.pocket").tensors
+    assert {t.name for t in held if t.kind == "plain" and not t.bits} == {"1.running_mean", "1.running_var"}
+    x = VALIDATION.dataset[:][0]
+    answers = [pb.predict(m, x, samples=4).probs for m in (model, loaded)]
+    assert torch.allclose(*answers, atol=0.01)
 
 
 @pytest.mark.parametrize(("max_bytes", "off"), [(1100, 1.0), (1300, 1.0), (1300, 5.0), (1300, 0.2)])
@@ -328,11 +356,7 @@ def test_the_budget_is_used(
 
 
 NOT_A_PLAN = [
-    *(
-        {name: value}
-        for name in ("epochs", "components", "tries", "samples")
-        for value in (0, 1.5, float("nan"))
-    ),
+    *({name: value} for name in ("components", "tries", "samples") for value in (0, 1.5, float("nan"))),
     *(
         {name: value}
         for name in ("lr", "rho_lr", "finetune_lr")
@@ -343,6 +367,8 @@ NOT_A_PLAN = [
     {"temperature": float("nan")},
     {"noise_cost": 0.0},
     {"noise_cost": -0.1},
+    {"epochs": -1},
+    {"epochs": 1.5},
     {"finetune_epochs": -1},
     {"posterior_epochs": 0.5},
     {"fisher_batches": 0},
@@ -371,3 +397,40 @@ def test_a_compiled_network_is_compressed_as_the_one_inside(trained: nn.Module, 
     run(torch.compile(copy.deepcopy(trained), backend="eager"), tmp_path, max_bytes=1500)
     loaded = pb.load(tmp_path / "model.pocket", net())
     assert pb.evaluate(loaded, VALIDATION).accuracy > 0.9
+
+
+def test_the_graph_counts_in_the_budget_and_runs(trained: nn.Module, tmp_path: Path) -> None:
+    x = next(iter(TRAIN))[0]
+    report = run(copy.deepcopy(trained), tmp_path, max_bytes=1900, graph=True)
+    assert report.saved is not None and 0 < report.saved.sections["GRAF"] < 300 and not report.saved.no_graph
+    assert report.bytes == (tmp_path / "model.pocket").stat().st_size <= 1900
+    pocket = decode(tmp_path / "model.pocket")
+    session = onnxruntime.InferenceSession(portable(pocket, mean_weights(pocket)))
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    loaded = pb.load(tmp_path / "model.pocket", net())
+    with torch.no_grad(), pb.mean_weights(loaded.eval()):
+        torch.testing.assert_close(torch.from_numpy(found), loaded(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_network_that_cannot_be_exported_is_compressed_without_a_graph(
+    trained: nn.Module, tmp_path: Path
+) -> None:
+    class Branching(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if float(x.sum()) < 1e9 else x
+
+    with pytest.warns(UserWarning, match="The file will have no graph"):
+        report = run(Branching(*copy.deepcopy(trained)), tmp_path, max_bytes=1900, graph=True)
+    assert "no graph: " in str(report) and report.saved is not None and "GRAF" not in report.saved.sections
+
+
+def test_the_graph_changes_nothing_but_the_room_for_labels(trained: nn.Module, tmp_path: Path) -> None:
+    pockets, size = [], 1900
+    for graph in (True, False):
+        torch.manual_seed(0)
+        report = run(copy.deepcopy(trained), tmp_path, max_bytes=size, graph=graph)
+        assert report.saved is not None
+        size -= report.saved.sections.get("GRAF", 0) + 16  # and its line in the table of sections
+        pockets.append(decode(tmp_path / "model.pocket"))
+    with_graph, without = pockets
+    assert with_graph.graph and encode(replace(with_graph, graph=b"")).data == encode(without).data

@@ -131,7 +131,13 @@ def trained() -> nn.Module:
 
 
 def run(model: nn.Module, path: Path, **options):
-    settings = {"validation_loader": VALIDATION, "plan": PLAN, "max_bytes": 1500, "progress": False}
+    settings = {
+        "validation_loader": VALIDATION,
+        "plan": PLAN,
+        "max_bytes": 1500,
+        "graph": False,
+        "progress": False,
+    }
     return pb.compress(model, TRAIN, path=path / "model.pocket", **{**settings, **options})
 
 

@@ -255,7 +255,9 @@ def test_noise_and_calibration_are_of_all_modes() -> None:
     pb.with_noise(model, pb.noise.TwoPoint())
     assert {type(s.weight.noise) for s in stochastic_weights(model)} == {pb.noise.TwoPoint}
     before = [s.moments.sigma.detach().clone() for s in stochastic_weights(model)]
-    found = pb.calibrate(model, [(torch.randn(64, 6).double(), torch.randint(3, (64,)))], samples=4)
+    x = torch.randn(400, 6).double()
+    answers = torch.where(torch.rand(400) < 0.3, torch.randint(3, (400,)), pb.predict(model, x).labels)
+    found = pb.calibrate(model, [(x, answers)], samples=4)
     for site, sigma in zip(stochastic_weights(model), before, strict=True):
         torch.testing.assert_close(site.moments.sigma, found.factor * sigma)
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from pocketbayes.errors import ArtifactError
-from pocketbayes.runs.checkpoint import _digest, fingerprint, load_checkpoint, save_checkpoint
+from pocketbayes.runs.checkpoint import checksum, fingerprint, load_checkpoint, save_checkpoint
 
 TREE = {
     "weights": torch.arange(40.0).reshape(5, 8),
@@ -73,7 +73,7 @@ def test_a_malformed_checkpoint_is_an_artifact_error_that_names_the_file(
 ) -> None:
     """Even with a good checksum."""
     path, tensors = tmp_path / "c.safetensors", {"t0": torch.zeros(2)}
-    metadata = {} if layout is None else {"pocketbayes": layout, "sha256": _digest(tensors, layout)}
+    metadata = {} if layout is None else {"pocketbayes": layout, "sha256": checksum(tensors, layout)}
     save_file(tensors, path, metadata)
     with pytest.raises(ArtifactError, match=r"c\.safetensors.*Delete it"):
         load_checkpoint(path)

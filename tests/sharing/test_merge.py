@@ -12,6 +12,7 @@ from torch import Tensor
 from pocketbayes.sharing.merge import (
     AbsoluteDistance,
     Barycentre,
+    Components,
     Merge,
     MomentMatch,
     PaperEq6,
@@ -71,7 +72,7 @@ def test_distance_vanishes_only_between_equals() -> None:
 def test_moment_match_is_the_mean_and_covariance_of_samples_of_both() -> None:
     m, s = gaussians(2, seed=5)
     w1, w2 = torch.tensor([[0.3]], dtype=torch.float64), torch.tensor([[0.7]], dtype=torch.float64)
-    mean, cov = MomentMatch()(w1, m[:1], s[:1], w2, m[1:], s[1:])
+    mean, cov = MomentMatch()(Components(w1, m[:1], s[:1]), Components(w2, m[1:], s[1:]))
     rng = np.random.default_rng(0)
     parts = [rng.multivariate_normal(m[i].numpy(), s[i].numpy(), n) for i, n in ((0, 60_000), (1, 140_000))]
     x = np.concatenate(parts)
@@ -82,7 +83,7 @@ def test_moment_match_is_the_mean_and_covariance_of_samples_of_both() -> None:
 def test_barycentre_solves_its_fixed_point_and_is_nearest_to_both() -> None:
     m, s = gaussians(2, seed=7)
     w1, w2 = torch.tensor([[0.4]], dtype=torch.float64), torch.tensor([[0.6]], dtype=torch.float64)
-    mean, cov = Barycentre()(w1, m[:1], s[:1], w2, m[1:], s[1:])
+    mean, cov = Barycentre()(Components(w1, m[:1], s[:1]), Components(w2, m[1:], s[1:]))
     r = root(cov[0].numpy())
     fixed = 0.4 * root(r @ s[0].numpy() @ r) + 0.6 * root(r @ s[1].numpy() @ r)
     np.testing.assert_allclose(fixed, cov[0].numpy(), rtol=1e-8)
@@ -90,7 +91,7 @@ def test_barycentre_solves_its_fixed_point_and_is_nearest_to_both() -> None:
     def loss(at: Tensor, of: Tensor) -> float:
         return float(0.4 * wasserstein2(at, of, m[0], s[0]) + 0.6 * wasserstein2(at, of, m[1], s[1]))
 
-    _, matched = MomentMatch()(w1, m[:1], s[:1], w2, m[1:], s[1:])
+    _, matched = MomentMatch()(Components(w1, m[:1], s[:1]), Components(w2, m[1:], s[1:]))
     assert loss(mean[0], cov[0]) < loss(mean[0], 1.02 * cov[0])
     assert loss(mean[0], cov[0]) < loss(mean[0] + 0.01, cov[0])
     assert loss(mean[0], cov[0]) < loss(mean[0], matched[0])
@@ -100,7 +101,7 @@ def test_equal_components_merge_to_themselves_but_by_the_paper_to_half_as_much_a
     m, s = gaussians(1)
     half = torch.tensor([[0.5]], dtype=torch.float64)
     for rule, factor in zip(RULES, (1.0, 1.0, 1.5), strict=True):
-        mean, cov = rule(half, m, s, half, m, s)
+        mean, cov = rule(Components(half, m, s), Components(half, m, s))
         torch.testing.assert_close(mean, m)
         torch.testing.assert_close(cov, factor * s)
 

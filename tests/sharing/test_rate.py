@@ -284,7 +284,7 @@ def test_bad_input_is_named() -> None:
         Rate(components=0)
     with pytest.raises(ValueError, match="outlier_bits"):
         Rate(outlier_bits=-1.0)
-    with pytest.raises(ValueError, match="layer 1: shapes"):
+    with pytest.raises(ValueError, match="layer 1: mu has shape"):
         gather_evidence(mu, [sigma[0], sigma[1][:5], sigma[2]])
     with pytest.raises(ValueError, match="layer 0: sigma must be positive"):
         gather_evidence(mu, [sigma[0] * 0, *sigma[1:]])

@@ -248,7 +248,7 @@ def test_compress_takes_a_symmetry_broken_posterior(tmp_path: Path) -> None:
     pb.fit(model, [(x, y)], epochs=30, lr=1e-2, temperature=0.01, progress=False)
     plan = pb.Plan(epochs=2, finetune_epochs=1, components=8)
     report = pb.compress(
-        model, [(x, y)], path=tmp_path / "a.pocket", max_bytes=900, plan=plan, progress=False
+        model, [(x, y)], path=tmp_path / "a.pocket", max_bytes=900, plan=plan, graph=False, progress=False
     )
     assert report.bytes <= 900
     loaded = pb.load(tmp_path / "a.pocket", nets.mlp((4, 16, 16, 2), nn.Tanh))

@@ -414,6 +414,7 @@ def test_compression_with_distillation_keeps_the_budget_and_trains_on_soft_targe
         validation_loader=validation,
         max_bytes=700,
         plan=pb.Plan(**PLAN, distillation=0.5),
+        graph=False,
         progress=False,
     )
     assert path.stat().st_size == report.bytes <= 700
@@ -451,6 +452,7 @@ def test_no_distillation_is_the_plan_without_it(trained: nn.Module, tmp_path: Pa
             path=tmp_path / name,
             max_bytes=700,
             plan=pb.Plan(**plan),
+            graph=False,
             progress=False,
         )
         files.append((tmp_path / name).read_bytes())
@@ -460,8 +462,8 @@ def test_no_distillation_is_the_plan_without_it(trained: nn.Module, tmp_path: Pa
 def test_a_posterior_is_compressed_with_its_means_as_the_teacher(trained: nn.Module, tmp_path: Path) -> None:
     posterior = pb.bayesianize(trained, sigma=pb.Absolute(0.02))
     plan = pb.Plan(**PLAN, distillation=0.5)
-    path = tmp_path / "small.pocket"
-    assert pb.compress(posterior, loader(), path=path, max_bytes=700, plan=plan, progress=False).bytes <= 700
+    path, options = tmp_path / "small.pocket", {"graph": False, "progress": False}
+    assert pb.compress(posterior, loader(), path=path, max_bytes=700, plan=plan, **options).bytes <= 700
 
 
 def test_compression_learns_from_the_teachers_it_is_given(trained: nn.Module, tmp_path: Path) -> None:
@@ -476,7 +478,7 @@ def test_compression_learns_from_the_teachers_it_is_given(trained: nn.Module, tm
             copy.deepcopy(trained),
             pb.Plan(temperature=0.01, epochs=60, lr=0.01, distillation=1.0),
         )
-        options: dict[str, Any] = {"plan": plan, "teacher": teacher, "progress": False}
+        options: dict[str, Any] = {"plan": plan, "teacher": teacher, "graph": False, "progress": False}
         pb.compress(student, loader(), path=tmp_path / name, max_bytes=2000, **options)
         answers[name] = pb.predict(student, x).labels
     assert (answers["own"] == y).float().mean() > 0.9

@@ -118,8 +118,9 @@ def _arguments(given: Any) -> dict[str, int]:
 
 
 def _shape(given: Any) -> tuple[int, ...]:
-    if not all(type(size) is int and 0 < size <= MOST for size in given) or math.prod(given) > LARGEST:
-        raise ValueError(f"shape must be whole numbers, at most {LARGEST:,} in all")
+    whole = all(type(size) is int and 0 < size <= MOST for size in given)
+    if not (given and whole) or math.prod(given) > LARGEST:
+        raise ValueError(f"shape must be one or more whole numbers, at most {LARGEST:,} in all")
     return tuple(given)
 
 

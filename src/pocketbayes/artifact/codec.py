@@ -189,7 +189,7 @@ def encode(layers: list[tuple[Array, LabelLayout]], levels: NDArray[np.int16]) -
     """Choose contexts and tables, and write the labels of all layers as one stream."""
     steps, counts = [], []
     for labels, layer in layers:
-        step, groups = _choose_step(labels, layer, levels)
+        step, groups = choose_step(labels, layer, levels)
         steps.append(step)
         counts.append(groups)
     assigned, tables = _share_tables(
@@ -221,7 +221,7 @@ def _write(
     return words
 
 
-def _choose_step(
+def choose_step(
     labels: Array, layer: LabelLayout, levels: NDArray[np.int16]
 ) -> tuple[int, NDArray[np.int64]]:
     """(step, counts of its groups): half the mean |p| if five tables then cost less than one, else 0."""

@@ -178,7 +178,8 @@ def _draw_free(pocket: Pocket, name: str, shape: Shape, which: _Drawn) -> Array:
     def drawn(tensor: str, mu: Array, sigma: Array) -> Array:
         stream = WordStream(which.seed, which.number, tensor=tensor_number(tensor), mode=which.mode)
         q = Moments(mu.astype(kind), sigma.astype(kind))
-        w: Array = shape.place(stream, q, shape.z(stream, q).astype(kind, copy=False))
+        with np.errstate(over="ignore"):  # in a narrow type, a draw far out may be infinite
+            w: Array = shape.place(stream, q, shape.z(stream, q).astype(kind, copy=False))
         return w
 
     if not (isinstance(entry, Shared) and pocket.options.get("tied_draws", False)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,9 +51,7 @@ def encode(pocket: Pocket) -> Encoded:
     ]
     extras = {name: Plain(values=array, bits=64) for name, array in pocket.extras.items()}
     extra_rows = _plain_rows([dict(extras)], pocket.precision)
-    sections["XTRA"] += b"".join(
-        numbers.pack(extras[name].values, row.code) for name, row in extra_rows.items()
-    )
+    sections["XTRA"] += b"".join(_packed(extras[name], row) for name, row in extra_rows.items())
     text = header.write(pocket, rows, [*extra_rows.values()], 0 if coded is None else len(coded.tables))
     if len(text) > MAX_HEADER:
         raise ArtifactError(f"header: {len(text)} bytes of JSON, at most {MAX_HEADER}. Shorten the metadata")
@@ -104,17 +103,24 @@ def _put_tables(coded: codec.Coded) -> bytes:
 
 
 def _plain_rows(modes: list[dict[str, Entry]], at: Precision) -> dict[str, HeaderRow]:
-    """The rows of deterministic tensors: one code for all modes, and whether all have the same numbers."""
+    """The rows of deterministic tensors: one code or constant for all modes, and whether all have the same numbers."""
     rows = {}
     for name, first in modes[0].items():
         if isinstance(first, Plain):
             values = [entry.values for tensors in modes if isinstance(entry := tensors[name], Plain)]
             together = np.concatenate([v.reshape(-1) for v in values])
+            constant = numbers.constant_of(together, first.dtype)
             code = numbers.plain_code(together, first.dtype, first.bits or at.plain)
-            packed = {numbers.pack(v, code) for v in values}
-            kind = "c" if len(modes) > 1 and len(packed) == 1 else "p"
-            rows[name] = HeaderRow(name=name, kind=kind, shape=first.shape, dtype=first.dtype, code=code)
+            same = constant is not None or len({numbers.pack(v, code) for v in values}) == 1
+            kind = "c" if len(modes) > 1 and same else "p"
+            row = HeaderRow(name=name, kind=kind, shape=first.shape, dtype=first.dtype)
+            rows[name] = replace(row, code=code) if constant is None else replace(row, constant=constant)
     return rows
+
+
+def _packed(entry: Plain, row: HeaderRow) -> bytes:
+    """What a section holds of a deterministic tensor."""
+    return numbers.pack(entry.values, row.code) if row.constant is None else b""
 
 
 def _put(
@@ -129,7 +135,7 @@ def _put(
         return HeaderRow(name=name, kind="t", target=entry.target)
     if isinstance(entry, Plain):
         if mode == 0 or plain[name].kind == "p":
-            sections["PLAN"] += numbers.pack(entry.values, plain[name].code)
+            sections["PLAN"] += _packed(entry, plain[name])
         return plain[name]
     more: dict[str, Any] = {}
     if isinstance(entry, MeanField):

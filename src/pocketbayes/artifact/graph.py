@@ -156,7 +156,7 @@ def read(pocket: Pocket) -> StoredGraph:
     if not pocket.graph:
         raise ArtifactError(
             "the file has no graph. Write it with an example, pb.save(..., example=x), or add one: "
-            "pb.add_graph"
+            "pb.add_graph, or `pocketbayes export FILE OUT.pocket`"
         )
     plain = _inflate(pocket.graph)
     model = protobuf.read(plain, MODEL, "graph")

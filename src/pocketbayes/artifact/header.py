@@ -11,7 +11,7 @@ from typing import Any
 from pocketbayes.artifact.codec import MAX_COUNTS, MAX_TABLES
 from pocketbayes.artifact.context import MARKS
 from pocketbayes.artifact.noise import levels, require_modest
-from pocketbayes.artifact.numbers import DTYPES, is_code, is_float
+from pocketbayes.artifact.numbers import DTYPES, is_code, is_constant, is_float
 from pocketbayes.artifact.pocket import JSON, MAX_BLEND, MAX_CODEBOOK, MOST_MODES, Pocket, Precision
 from pocketbayes.errors import ArtifactError
 
@@ -23,13 +23,14 @@ _NOTES: dict[str, Any] = {"library": "", "noise": {}, "architecture": "", "optio
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderRow:
-    """One tensor of one mode: [name, kind, shape, dtype, code or more], or [name, "t", target]."""
+    """One tensor of one mode: [name, kind, shape, dtype, code, constant or more], or [name, "t", target]."""
 
     name: str
     kind: str  # p plain, c plain and common to all modes, n normal, s shared, t tied
     shape: tuple[int, ...] = ()
     dtype: str = ""
     code: str = ""
+    constant: float | int | None = None  # what all values of a plain tensor are, if no section holds them
     target: str = ""
     more: JSON = field(default_factory=dict)
 
@@ -54,7 +55,9 @@ class HeaderRow:
         if self.kind == "t":
             return [self.name, "t", self.target]
         start = [self.name, self.kind, list(self.shape), self.dtype]
-        return [*start, self.code] if self.code else [*start, self.more] if self.more else start
+        if self.kind in "pc":
+            return [*start, self.code if self.constant is None else self.constant]
+        return [*start, self.more] if self.more else start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,8 +232,11 @@ def _row(item: object) -> HeaderRow:
 
 
 def _plain(row: HeaderRow, rest: list[Any]) -> HeaderRow:
-    _need(len(rest) == 1 and is_code(rest[0]) and rest[0][0] != "p", f"{row.name}: needs a code")
-    code = rest[0]
+    code = rest[0] if len(rest) == 1 else None
+    if is_constant(code, row.dtype):
+        return replace(row, constant=code)
+    _need(isinstance(code, str) and is_code(code) and code[0] != "p", f"{row.name}: needs a code or a number")
+    assert isinstance(code, str)
     groups = {"bool": "t", "complex64": "c", "complex128": "c"}
     expected = groups.get(row.dtype, "fbh" if is_float(row.dtype) else "iu")
     _need(code[0] in expected, f"{row.name}: {row.dtype} cannot be stored as {code}")

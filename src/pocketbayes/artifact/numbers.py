@@ -13,6 +13,7 @@ Encoding what was decoded gives the same bytes: every rounding here is a project
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -52,6 +53,30 @@ def is_float(dtype: str) -> bool:
 def is_code(code: object) -> bool:
     """Whether this is one of the codes above."""
     return isinstance(code, str) and code in _CODES
+
+
+def constant_of(values: Array, dtype: str) -> float | int | None:
+    """The one number that all values are to the bit, where it is shorter to write than they are many; else None."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if flat.size < 2 or dtype in ("complex64", "complex128"):
+        return None
+    patterns = flat.view(f"u{flat.itemsize}")
+    if (patterns != patterns[0]).any():
+        return None
+    found: float | int = flat[0].item()
+    return found if is_constant(found, dtype) and len(json.dumps(found)) < flat.size else None
+
+
+def is_constant(value: object, dtype: str) -> bool:
+    """Whether a number in JSON is one of that type, exactly."""
+    if dtype == "bool":
+        return type(value) is bool
+    if dtype in INTEGERS:
+        return type(value) is int and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    if not is_float(dtype) or type(value) is not float or not math.isfinite(value):
+        return False
+    with np.errstate(over="ignore"):
+        return float(as_numpy(dtype).type(value)) == value
 
 
 def nbytes(code: str, size: int) -> int:

@@ -251,6 +251,8 @@ def _kinds(tensors: dict[str, Entry]) -> dict[str, tuple[Any, ...]]:
 def _check_tensors(pocket: Pocket) -> None:
     for name in pocket.tensors:
         entry = resolve(pocket, name)
+        if entry is not pocket.tensors[name]:
+            continue  # tied, and checked under its own name
         if entry.dtype not in DTYPES:
             raise ArtifactError(
                 f"{name}: cannot store the type {entry.dtype!r}. Convert it to one of {', '.join(DTYPES)}"
@@ -264,13 +266,30 @@ def _check_stochastic(entry: Stochastic, codebook: Codebook[Array] | None, name:
         raise ArtifactError(f"{name}: a random weight is a float, got {entry.dtype!r}")
     if entry.fixed is not None:
         _check_fixed(entry.fixed, entry.shape, name)
+        _check_fits(entry.dtype, name, _numbers_of(entry.fixed))
     free = free_of(entry)
     if isinstance(entry, MeanField):
         check_moments(entry.mu, entry.sigma, free, name)
+        _check_fits(entry.dtype, name, entry.mu, entry.sigma)
     else:
         _check_shared(entry, codebook, free, name)
+        _check_fits(entry.dtype, name, entry.outlier_mu, entry.outlier_sigma, *(codebook or ()))
     if entry.prior is not None:
         _check_prior(entry.prior, free, f"{name}, prior")
+
+
+def _numbers_of(fixed: Fixed) -> float | Array:
+    return fixed.values.scale if isinstance(fixed.values, Signs) else fixed.values
+
+
+def _check_fits(dtype: str, name: str, *numbers: float | Array) -> None:
+    """The tensor's own type must hold its numbers."""
+    most = np.finfo(np.float32 if dtype == "bfloat16" else dtype).max
+    for values in numbers:
+        if np.abs(values).max(initial=0.0) > np.float64(most):
+            raise ArtifactError(
+                f"{name}: {np.abs(values).max():g} is infinite in {dtype}. Save it in float32"
+            )
 
 
 def _check_prior(prior: Prior, free: int, where: str) -> None:
@@ -318,8 +337,7 @@ def _check_fixed(fixed: Fixed, shape: tuple[int, ...], name: str) -> None:
     array = values.positive if isinstance(values, Signs) else values
     if isinstance(array, np.ndarray) and array.shape != (fixed.count,):
         raise ArtifactError(f"{name}: {fixed.count} fixed weights, but values for {array.shape}")
-    number = values.scale if isinstance(values, Signs) else values
-    if not np.isfinite(number).all():
+    if not np.isfinite(_numbers_of(fixed)).all():
         raise ArtifactError(f"{name}: the value of a fixed weight is not finite")
 
 

@@ -234,6 +234,9 @@ class _Reader:
         )
 
     def plain(self, tag: str, row: HeaderRow) -> Plain:
+        if row.constant is not None:
+            values = np.full(row.shape, row.constant, numbers.as_numpy(row.dtype))
+            return Plain(values=values, dtype=row.dtype)
         values = self.array(tag, row.code, row.shape, row.dtype, row.name)
         if row.code[0] in "hp" and not np.isfinite(values).all():
             raise ArtifactError(f"{self.where}: {row.name} has a short float that is not finite")

@@ -15,7 +15,7 @@ from pocketbayes.artifact.dense import moments_of
 from pocketbayes.artifact.format import encode
 from pocketbayes.artifact.from_pocket import from_pocket, require_match
 from pocketbayes.artifact.numbers import Array
-from pocketbayes.artifact.pocket import Plain, Pocket, Precision, resolve
+from pocketbayes.artifact.pocket import Plain, Pocket, Precision, Tied
 from pocketbayes.artifact.reader import decode
 from pocketbayes.artifact.to_graph import Exported, export_or_warn, plain_of, with_graph
 from pocketbayes.artifact.to_pocket import to_pocket
@@ -96,9 +96,14 @@ def add_graph(path: str | os.PathLike[str], model: nn.Module, example: Any) -> S
         >>> "GRAF" in pb.add_graph("mlp.pocket", pb.nets.mlp([4, 16, 3]), torch.ones(1, 4)).sections
         True
     """
-    pocket, plain = decode(path), plain_of(model)
-    require_match(str(path), pocket, plain)
-    return write(with_graph(pocket, plain, example), path)
+    return write(graphed(decode(path), model, example, str(path)), path)
+
+
+def graphed(pocket: Pocket, model: nn.Module, example: Any, where: str = "pocket") -> Pocket:
+    """The pocket with the graph of a model that was seen to be of its architecture."""
+    plain = plain_of(model)
+    require_match(where, pocket, plain)
+    return with_graph(pocket, plain, example)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | None = None) -> nn.Module:
@@ -163,10 +168,11 @@ def read(
         raise ValueError(f"{path}: has the modes 0 to {len(pocket.modes) - 1}, not {mode}.")
     pocket = pocket.mode(mode)
     found: dict[str, Tensor | Moments[Tensor]] = {}
-    for name in pocket.tensors:
-        mu, sigma = (_tensor(part, resolve(pocket, name).dtype) for part in moments_of(pocket, name))
-        found[name] = mu if isinstance(resolve(pocket, name), Plain) else Moments(mu, sigma)
-    return found
+    for name, entry in pocket.tensors.items():
+        if not isinstance(entry, Tied):
+            mu, sigma = (_tensor(part, entry.dtype) for part in moments_of(pocket, name))
+            found[name] = mu if isinstance(entry, Plain) else Moments(mu, sigma)
+    return {n: found[e.target if isinstance(e, Tied) else n] for n, e in pocket.tensors.items()}
 
 
 def _tensor(values: Array, dtype: str) -> Tensor:

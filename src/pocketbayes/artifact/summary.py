@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pocketbayes.artifact import codec, context, numbers
-from pocketbayes.artifact.pocket import Entry, Plain, Shared, Tied, free_of, size_of
+from pocketbayes.artifact import codec, context, graph, numbers
+from pocketbayes.artifact.graph import Port
+from pocketbayes.artifact.pocket import Entry, Plain, Pocket, Shared, Tied, free_of, size_of
 from pocketbayes.artifact.reader import Parsed, parse
 
 
@@ -32,6 +33,16 @@ class TensorSummary(NamedTuple):
         return self.bits / max(1, self.modes * math.prod(self.shape))
 
 
+class GraphSummary(NamedTuple):
+    """The network's graph."""
+
+    bytes: int  # of its section
+    nodes: int
+    opset: int
+    inputs: list[Port]
+    outputs: list[Port]
+
+
 class Summary(NamedTuple):
     """A file at a glance."""
 
@@ -42,6 +53,7 @@ class Summary(NamedTuple):
     codebook: int  # K
     tables: int
     modes: int
+    graph: GraphSummary | None
     tensors: list[TensorSummary]
     noise: dict[str, Any]
     architecture: dict[str, Any] | str
@@ -61,12 +73,20 @@ def inspect(source: bytes | str | os.PathLike[str], *, max_weights: int | None =
         codebook=pocket.codebook.components if pocket.codebook else 0,
         tables=len(parsed.coded.tables),
         modes=len(pocket.modes),
+        graph=_graph(pocket),
         tensors=_tensors(parsed),
         noise=pocket.noise,
         architecture=pocket.architecture,
         options=pocket.options,
         metadata=pocket.metadata,
     )
+
+
+def _graph(pocket: Pocket) -> GraphSummary | None:
+    if not pocket.graph:
+        return None
+    found = graph.read(pocket)
+    return GraphSummary(len(pocket.graph), found.nodes, found.opset, found.inputs, found.outputs)
 
 
 def _tensors(parsed: Parsed) -> list[TensorSummary]:
@@ -89,8 +109,7 @@ def _tensor(name: str, entry: Entry, parsed: Parsed, costs: _Costs) -> TensorSum
     if isinstance(entry, Tied):
         return TensorSummary(name, f"tied to {entry.target}", (), "", 0.0, 0, 0, 0)
     if isinstance(entry, Plain):
-        code = numbers.plain_code(entry.values, entry.dtype, entry.bits or at.plain)
-        bits = 8.0 * numbers.nbytes(code, entry.values.size)
+        bits = _plain_bits(entry, at.plain)
         return TensorSummary(name, "plain", entry.shape, entry.dtype, bits, 0, 0, 0)
     kind, fixed = ("mean-field", "shared")[isinstance(entry, Shared)], size_of(entry) - free_of(entry)
     pairs = entry.outlier_mu.size if isinstance(entry, Shared) else entry.mu.size
@@ -99,6 +118,13 @@ def _tensor(name: str, entry: Entry, parsed: Parsed, costs: _Costs) -> TensorSum
         return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, 0, 0)
     bits += costs.of_labels(entry) + costs.of_blends(entry)
     return TensorSummary(name, kind, entry.shape, entry.dtype, bits, fixed, pairs, len(entry.alphas))
+
+
+def _plain_bits(entry: Plain, usual: int) -> float:
+    if numbers.constant_of(entry.values, entry.dtype) is not None:
+        return 0.0
+    code = numbers.plain_code(entry.values, entry.dtype, entry.bits or usual)
+    return 8.0 * numbers.nbytes(code, entry.values.size)
 
 
 class _Costs:

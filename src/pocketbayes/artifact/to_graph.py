@@ -23,11 +23,12 @@ from pocketbayes.artifact.portable import portable
 from pocketbayes.artifact.protobuf import Message
 from pocketbayes.artifact.to_pocket import tensor_as_array, to_pocket
 from pocketbayes.errors import ArtifactError
-from pocketbayes.likelihood import Batch, output_tensor
+from pocketbayes.likelihood import Batch, Categorical, Likelihood, output_tensor
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.inputs import device_of, slices
+from pocketbayes.prediction.scales import scales_of
 from pocketbayes.runs.files import write_atomically
 
 OPSET = 20
@@ -79,7 +80,7 @@ def to_onnx(
     example: Any,
     seed: int | None = None,
     number: int = 0,
-    logit_temperature: float = 1.0,
+    likelihood: Likelihood | None = None,
 ) -> Path:
     """Write the network as a plain ONNX file, for any runtime: with the means of its weights, or with one draw.
 
@@ -87,7 +88,8 @@ def to_onnx(
         model: a Bayesian model, at any stage; the means are those of its first mode.
         example: inputs that it takes, a tensor or a tuple or dict of them; two are enough. The file takes any number.
         seed, number: of the draw, the one that `one_draw(model, seed, number)` shows; without a seed, the means.
-        logit_temperature: what the output is divided by, where it is logits.
+        likelihood: what the outputs are; classes by default, whose logits through the means are divided by the
+            temperature that `calibrate` found for them.
 
     Returns:
         The path. The file has the network's inputs by their names, and `output`.
@@ -102,7 +104,9 @@ def to_onnx(
     network = modes_of(model)[0] if seed is None else unwrap(model)
     plain = to_deterministic(network, seed, None if seed is None else number)
     values = {name: tensor_as_array(tensor) for name, tensor in plain.state_dict().items()}
-    write_atomically(path, portable(pocket, values, logit_temperature=logit_temperature))
+    tempered = seed is None and (likelihood is None or isinstance(likelihood, Categorical))
+    temperature = scales_of(unwrap(model)).mean.temperature if tempered else 1.0
+    write_atomically(path, portable(pocket, values, logit_temperature=temperature))
     return Path(path)
 
 

@@ -4,7 +4,18 @@ from importlib import import_module
 
 from pocketbayes.cli.entry import app, main
 
-COMMANDS = ("demo", "train", "compress", "evaluate", "predict", "inspect", "report", "noise", "bench")
+COMMANDS = (
+    "demo",
+    "train",
+    "compress",
+    "evaluate",
+    "predict",
+    "inspect",
+    "export",
+    "report",
+    "noise",
+    "bench",
+)
 
 for _command in COMMANDS:  # in this order in the help
     import_module(f"pocketbayes.cli.{_command}")

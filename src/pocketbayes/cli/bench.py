@@ -14,7 +14,7 @@ import typer
 from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.network import builder, given_net
 from pocketbayes.cli.options import Drawn, Seeded, WithNet, whole_numbers
-from pocketbayes.cli.output import console, rows_table, say
+from pocketbayes.cli.output import console, passes, rows_table, say
 from pocketbayes.cli.settings import argument, option
 
 if TYPE_CHECKING:
@@ -46,12 +46,17 @@ class Subject(NamedTuple):
     "bench --net resnet20 --shape 3,32,32 --samples 30 --batch-sizes 1,128 --json",
 )
 def bench(given: BenchOptions) -> Outcome:
-    """Time a prediction of S draws against one pass of the plain network, and reading the file.
+    """Time a prediction of S draws, and one pass through the means, against one pass of the plain network; and reading.
 
-    Both are measured by turns in the same run, so their ratio holds even on a busy machine. A ratio of S would mean
+    They are measured by turns in the same run, so their ratios hold even on a busy machine. A ratio of S would mean
     that a draw costs as much as a plain pass.
     """
     import torch
+
+    if given.samples == "auto":
+        raise typer.BadParameter(
+            "--samples auto depends on the inputs, and bench makes them up: give a number"
+        )
 
     subject = _subject(given)
     result: dict[str, Any] = {
@@ -93,21 +98,31 @@ def _measure(subject: Subject, batch: int, given: BenchOptions) -> dict[str, Any
 
     x = torch.randn(batch, *subject.shape, generator=torch.Generator().manual_seed(given.seed))
     plain = to_deterministic(subject.model).eval()
-    ensemble = Ensemble(subject.model, samples=given.samples, seed=given.seed)
+    assert given.samples != "auto"
+    means, ensemble = (Ensemble(subject.model, samples=s, seed=given.seed) for s in ("mean", given.samples))
     with torch.no_grad():
         started = time.perf_counter()
         list(ensemble.outputs(x))  # makes the draws, once for all batches
         first = time.perf_counter() - started
-        asked = {"plain": lambda: plain(x), "draws": lambda: list(ensemble.outputs(x))}
+        asked = {
+            "plain": lambda: plain(x),
+            "mean": lambda: list(means.outputs(x)),
+            "draws": lambda: list(ensemble.outputs(x)),
+        }
         times = by_turns(asked, given.rounds)
-    ratio = statistics.median(d / p for p, d in zip(times["plain"], times["draws"], strict=True))
+    mean, ratio = (
+        statistics.median(t / p for p, t in zip(times["plain"], times[way], strict=True))
+        for way in ("mean", "draws")
+    )
     return {
         "batch_size": batch,
         "plain_seconds": statistics.median(times["plain"]),
         "seconds": statistics.median(times["draws"]),
+        "mean_seconds": statistics.median(times["mean"]),
         "first_seconds": first,
+        "mean_ratio": mean,
         "ratio": ratio,
-        "ratio_per_draw": ratio / given.samples,
+        "ratio_per_draw": ratio / ensemble.samples,
     }
 
 
@@ -124,12 +139,14 @@ def by_turns(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict
 
 
 def _show(result: Mapping[str, Any]) -> None:
-    draws = f"{result['samples']} draws"
-    headings = ("batch", "one plain pass", draws, "ratio", "ratio a draw", "first call")
+    draws = passes(result["samples"])
+    headings = ("batch", "one plain pass", "the means", "ratio", draws, "ratio", "ratio a draw", "first call")
     rows = (
         (
             f"{p['batch_size']}",
-            *(f"{1e3 * p[key]:.2f} ms" for key in ("plain_seconds", "seconds")),
+            *(f"{1e3 * p[key]:.2f} ms" for key in ("plain_seconds", "mean_seconds")),
+            f"{p['mean_ratio']:.2f}",
+            f"{1e3 * p['seconds']:.2f} ms",
             f"{p['ratio']:.1f}",
             f"{p['ratio_per_draw']:.2f}",
             f"{1e3 * p['first_seconds']:.0f} ms",

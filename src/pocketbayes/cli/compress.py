@@ -39,6 +39,12 @@ class CompressOptions(WithOod, Made):
         },
         fisher_batches={"typed": 200, "parse": lambda count: count or None},
     )
+    graph: bool = option(
+        True,
+        "Store the network's graph, which runs without torch.",
+        panel=OUTPUT,
+        names=["--graph/--no-graph"],
+    )
     page: bool = option(True, "Write the report page OUT.html.", panel=OUTPUT, names=["--page/--no-page"])
 
 

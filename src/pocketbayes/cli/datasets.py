@@ -105,6 +105,20 @@ def ood_data(spec: str, folder: Path | None, card: Card) -> Examples:
     return data
 
 
+def require_calibratable(alpha: float | None, validation: DataSet | None) -> None:
+    """Prediction sets need validation data, and the more of them the rarer a miss may be."""
+    if alpha is None:
+        return
+    from pocketbayes.prediction.conformal import rank_of_quantile
+
+    if validation is None:
+        raise typer.BadParameter("--alpha needs validation data: --validation must be above 0")
+    try:
+        rank_of_quantile(len(validation), alpha)
+    except ValueError as error:
+        raise typer.BadParameter(f"--alpha: {error}") from error
+
+
 def divided(data: Data, given: TrainingData, seed: int) -> tuple[DataSet, DataSet | None]:
     """(training, validation) out of the training split; the test split is not touched."""
     from pocketbayes.data import hold_out

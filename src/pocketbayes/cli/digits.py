@@ -198,6 +198,7 @@ def compressed(model: nn.Module, demo: Demo) -> Result:
         max_bytes=BUDGET,
         plan=plan,
         metadata=demo.predictor(model).card.metadata(),
+        graph=False,
     )
     return Result(store.load(file, nets.digits_net()), file, of_compression(report))
 

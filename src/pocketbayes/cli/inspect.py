@@ -17,6 +17,7 @@ from pocketbayes.cli.settings import argument
 
 if TYPE_CHECKING:
     from pocketbayes.artifact import Summary, TensorSummary
+    from pocketbayes.artifact.summary import GraphSummary
 
 _SECTIONS = {
     "HEAD": "header",
@@ -31,6 +32,7 @@ _SECTIONS = {
     "PLAN": "deterministic tensors",
     "PRIO": "priors",
     "XTRA": "tables of the noise",
+    "GRAF": "the network's graph",
     "frame": "lengths and checksums",
 }
 
@@ -62,7 +64,12 @@ def _show(file: Path, summary: Summary) -> None:
 
 def _summary_json(summary: Summary) -> dict[str, Any]:
     tensors = [{**t._asdict(), "bits_per_weight": t.bits_per_weight} for t in summary.tensors]
-    return {**summary._asdict(), "tensors": tensors}
+    graph = summary.graph and {
+        **summary.graph._asdict(),
+        "inputs": [port._asdict() for port in summary.graph.inputs],
+        "outputs": [port._asdict() for port in summary.graph.outputs],
+    }
+    return {**summary._asdict(), "graph": graph, "tensors": tensors}
 
 
 def _sections_table(summary: Summary) -> Table:
@@ -84,8 +91,19 @@ def _tensors_table(tensors: Sequence[TensorSummary]) -> Table:
     return rows_table(("tensor", "kind", "shape", "bits a weight", "bytes", *counts), rows, left=3)
 
 
+def _told(graph: GraphSummary | None) -> str:
+    if graph is None:
+        return "none: predictions need torch and the network's code; `pocketbayes export` adds one"
+    ports = ", ".join(
+        f"{json.dumps(port.name)} {port.dtype} {'x'.join('N' if size is None else str(size) for size in port.shape)}"
+        for port in graph.inputs
+    )
+    return f"{graph.bytes:,} bytes, {graph.nodes:,} nodes of ONNX opset {graph.opset}, takes {ports}"
+
+
 def _notes(summary: Summary) -> Iterable[tuple[str, str]]:
     """What a file says beside its numbers, as JSON, which shows control characters by their codes."""
+    yield "graph", _told(summary.graph)
     yield "codebook", f"{summary.codebook:,} components, {summary.tables:,} frequency tables"
     for title in ("noise", "architecture", "options", "metadata"):
         if value := getattr(summary, title):

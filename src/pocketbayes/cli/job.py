@@ -17,27 +17,29 @@ from torch import nn
 from pocketbayes import nets
 from pocketbayes.artifact import decode, encode
 from pocketbayes.artifact.card import Card, card_of
-from pocketbayes.artifact.network_predictor import NetworkPredictor
+from pocketbayes.artifact.network_predictor import NetworkPredictor, with_sets
 from pocketbayes.artifact.open import open as open_file
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
 from pocketbayes.artifact.predictor import ClassAnswers, score
 from pocketbayes.artifact.store import load
 from pocketbayes.cli.compress import CompressOptions
-from pocketbayes.cli.datasets import Data, divided, ood_data, training_batches
+from pocketbayes.cli.datasets import Data, divided, ood_data, require_calibratable, training_batches
 from pocketbayes.cli.network import builder, given_net, require_takes, residual_sigma
 from pocketbayes.cli.output import finite
-from pocketbayes.cli.record import facts, of_compression, warnings_of
+from pocketbayes.cli.record import facts, of_compression
 from pocketbayes.cli.story import write_story
 from pocketbayes.compression.compress import compress
+from pocketbayes.compression.stages import warnings_of
 from pocketbayes.data import DataSet, Examples
 from pocketbayes.likelihood import Homoscedastic, Likelihood
 from pocketbayes.prediction.layout import prefer_channels_last
+from pocketbayes.prediction.scales import Scale, Scales, scales_of
 from pocketbayes.prediction.threshold import choose_threshold, selective
 from pocketbayes.runs.files import require_writable, write_atomically
 from pocketbayes.runs.workbench import Workbench, digest
 
 # Numbers known only after training stand in for themselves until then, with more digits than they will have.
-_SIGMA, _UNSURE = 0.73184926, 0.91736482
+_SIGMA, _UNSURE, _QUANTILE = 0.73184926, 0.91736482, 0.847315
 _ONLY_AFTER = {"out", "folder", "page", "ood", "test_samples", "max_risk"}  # may change in a resumed run
 
 
@@ -73,6 +75,7 @@ class Job:
             raise typer.BadParameter("--distillation is for classes, and these data are a regression")
         ood = None if given.ood is None else ood_data(given.ood, given.folder, start.card)
         train, validation = divided(start.data, given, given.plan.seed)
+        require_calibratable(given.alpha, validation)
         own = {k: v for k, v in given.call.options.items() if k not in _ONLY_AFTER}
         settings = {**own, "digest of the weights": digest(given.weights)}
         bench = Workbench(self.out.with_suffix(".checkpoints"), settings, restart=given.restart)
@@ -104,7 +107,7 @@ class Job:
         """A posterior that was trained before; inputs are scaled as they were then."""
         net = self.given.net
         found = open_file(self.given.weights, given_net(net))
-        card = found.card._replace(net=net or found.card.net, unsure=None)
+        card = found.card._replace(net=net or found.card.net, unsure=None, scales=Scales())
         data = Data(self.given.data, self.given, card)
         card.require_fit(self.given.weights, data.train)
         function = builder(str(card.net))
@@ -123,7 +126,8 @@ class Job:
         prefer_channels_last(start.network, start.card.shape)
         regression = start.card.classes is None
         threshold = None if regression or validation is None else _UNSURE
-        reserved = start.card._replace(sigma=_SIGMA if regression else None, unsure=threshold)
+        scales = Scales(Scale(quantile=_QUANTILE), Scale(quantile=_QUANTILE), self.given.alpha)
+        reserved = start.card._replace(sigma=_SIGMA if regression else None, unsure=threshold, scales=scales)
         report = compress(
             start.network,
             training_batches(train, self.given),
@@ -132,6 +136,7 @@ class Job:
             plan=self.given.plan,
             likelihood=start.likelihood,
             metadata=reserved.metadata(),
+            graph=self.given.graph,
             checkpoints=bench.folder,
             **self.budget,
         )
@@ -156,7 +161,8 @@ class Job:
         fresh = start.fresh()
         plain_bytes = 4 * sum(t.numel() for t in (*fresh.parameters(), *fresh.buffers()))
         model = load(bench.folder / "model.pocket", fresh).eval()
-        after = NetworkPredictor(model=model, card=start.card._replace(sigma=done["noise_sigma"]))
+        card = start.card._replace(sigma=done["noise_sigma"], scales=scales_of(model))
+        after = NetworkPredictor(model=model, card=card)
         record = {**facts(self.given.call), "file": self.out.name, "budget": self.budget, **done}
         record["plain_bytes"] = plain_bytes
         after, record["validation"], record["unsure"] = self._judge(after, validation)
@@ -184,6 +190,8 @@ class Job:
         """The model with its threshold, what validation data say about it, and about the threshold."""
         if validation is None:
             return model, {}, None
+        if self.given.alpha is not None:
+            model = with_sets(model, validation, self.given.alpha, **self.draws)
         answer = model.predict(validation.x, progress=True, **self.draws)
         scores = dict(score(answer, validation.y))
         if not isinstance(answer, ClassAnswers):

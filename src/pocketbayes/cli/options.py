@@ -15,6 +15,7 @@ from pocketbayes.compression.size import bytes_of
 
 if TYPE_CHECKING:
     from pocketbayes.posterior.priors import GaussianPrior, InitialSigma, Scale
+    from pocketbayes.prediction.answering import Samples
 
 NETWORK, DATA, OUTPUT, BUDGET, PLAN = "Network", "Data", "Output", "Budget: exactly one", "How it works"
 
@@ -69,9 +70,15 @@ class WithFile(WithNet):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Predictions averaged over draws."""
+    """How inputs are answered: one pass, a number of draws, or as many as needed."""
 
-    samples: int = option(30, "Draws of the network that are averaged.", min=1)
+    samples: Samples = option(
+        "30",
+        "Draws of the network that are averaged; mean: one pass through the means of the weights; auto: as many draws "
+        "as each input needs.",
+        "N|mean|auto",
+        parse=lambda text: samples_from(text),
+    )
 
 
 _DATA_HELP = (
@@ -159,6 +166,14 @@ class Made(TrainingData, WithNet, Options):
         min=0.0,
         max=1.0,
     )
+    alpha: float | None = option(
+        None,
+        "Give answers prediction sets, or intervals, that miss the truth with this probability; measured on validation "
+        "data.",
+        "FRACTION",
+        min=0.0,
+        max=1.0,
+    )
     test_samples: int = option(30, "Draws of the network for the test metrics.", min=1)
 
 
@@ -171,6 +186,15 @@ def byte_count(text: str | int) -> int:
         return bytes_of(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def samples_from(text: str) -> Samples:
+    """`mean`, `auto` or a number of draws."""
+    if text == "mean" or text == "auto":
+        return text  # type: ignore[return-value]  # narrowed by the comparison
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("write a number of draws, mean or auto")
+    return int(text)
 
 
 def numbers(text: str) -> list[float]:

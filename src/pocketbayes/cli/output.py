@@ -14,17 +14,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+SLOW = 100_000  # passes of which it is said that fewer would do
 TITLES = {
     "accuracy": "accuracy",
     "nll": "NLL (nats)",
     "ece": "calibration error (ECE)",
     "brier": "Brier score",
+    "passes": "passes for an input",
     "entropy": "mean entropy (nats)",
     "epistemic": "of it epistemic",
     "rmse": "RMSE",
     "sigma": "mean predictive sigma",
     "epistemic_sigma": "of it epistemic",
     "coverage95": "within the 95 % interval",
+    "set_coverage": "prediction sets with the truth",
+    "set_size": "classes in a set",
+    "interval_coverage": "within the conformal interval",
     "auroc": "AUROC, test data or OOD",
     "aupr": "AUPR",
     "fpr85": "FPR at 85 % TPR",
@@ -48,6 +53,21 @@ def say(text: str) -> None:
 def note(message: str) -> None:
     """A line on standard error."""
     typer.echo(f"pocketbayes: {message}", err=True)
+
+
+def passes(samples: object) -> str:
+    """How inputs are answered, in words."""
+    named = {"mean": "one pass", "auto": "as many draws as needed", 1: "1 draw"}
+    return named.get(samples, f"{samples} draws")
+
+
+def note_passes(inputs: int, samples: object) -> None:
+    """Where an answer takes a while, what would take less."""
+    if isinstance(samples, int) and inputs * samples >= SLOW:
+        note(
+            f"{inputs:,} inputs, {samples} passes of the network for each. --samples mean takes one, "
+            "--samples auto as many as each input needs"
+        )
 
 
 def emit(result: Mapping[str, Any]) -> None:

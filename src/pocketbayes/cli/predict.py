@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.network import given_net
 from pocketbayes.cli.options import OUTPUT, Drawn, Seeded, WithFile
-from pocketbayes.cli.output import console, rows_table, say
+from pocketbayes.cli.output import console, note_passes, rows_table, say
 from pocketbayes.cli.settings import argument, option
 from pocketbayes.runs.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pocketbayes.artifact.predictor import ClassAnswers, ValueAnswers
 
 Row = dict[str, Any]
@@ -71,21 +73,25 @@ def predict(given: PredictOptions) -> Outcome:
     if given.threshold is not None:
         model = replace(model, card=model.card._replace(unsure=given.threshold))
     names, x = read_inputs(given.inputs, model.card.shape, model.card.scaling.full)
+    note_passes(len(x), given.samples)
     answer = model.predict(x, samples=given.samples, seed=given.seed, progress=True)
     if isinstance(answer, ClassAnswers):
         columns, rows = _CLASS_COLUMNS, _class_rows(names, answer, given.top)
     else:
         columns, rows = _VALUE_COLUMNS, _value_rows(names, answer)
+    columns += tuple(key for key in ("set", "lower", "upper") if key in rows[0])
     if given.csv_file is not None:
         write_atomically(given.csv_file, _as_csv(rows, columns).encode())
     unsure = model.card.unsure
     told = {"file": str(given.file), "samples": given.samples, "seed": given.seed, "threshold": unsure}
-    return Outcome({**told, "predictions": rows}, lambda: _show(rows, columns, unsure))
+    alpha = model.card.scales.alpha
+    return Outcome({**told, "predictions": rows}, lambda: _show(rows, columns, unsure, alpha))
 
 
 def _class_rows(names: Sequence[str], answer: ClassAnswers, top: int) -> list[Row]:
     probs, order = answer.probs.topk(min(top, answer.probs.shape[1]))
     verdicts: list[str | None] = [None] * len(names)
+    sets = [{}] * len(names) if answer.sets is None else [{"set": _named(answer, row)} for row in answer.sets]
     if answer.sure is not None:
         verdicts = ["sure" if sure else "not sure" for sure in answer.sure.tolist()]
     return [
@@ -98,15 +104,23 @@ def _class_rows(names: Sequence[str], answer: ClassAnswers, top: int) -> list[Ro
             "epistemic": answer.epistemic[i].item(),
             "verdict": verdicts[i],
             "top": {answer.classes[k]: p for k, p in zip(order[i].tolist(), probs[i].tolist(), strict=True)},
+            **sets[i],
         }
         for i, name in enumerate(names)
     ]
+
+
+def _named(answer: ClassAnswers, row: Tensor) -> list[str]:
+    """The classes in one prediction set."""
+    return [answer.classes[c] for c in row.nonzero()[:, 0].tolist()]
 
 
 def _value_rows(names: Sequence[str], answer: ValueAnswers) -> list[Row]:
     """A row for each target of each input, in the units of the data."""
     parts = {key: getattr(answer, key).flatten(1) for key in ("mean", "low", "high", "sigma")}
     parts["epistemic_sigma"] = answer.epistemic_var.sqrt().flatten(1)
+    if answer.lower is not None and answer.upper is not None:
+        parts |= {"lower": answer.lower.flatten(1), "upper": answer.upper.flatten(1)}
     return [
         {"input": name, "target": t, **{key: part[i, t].item() for key, part in parts.items()}}
         for i, name in enumerate(names)
@@ -114,7 +128,7 @@ def _value_rows(names: Sequence[str], answer: ValueAnswers) -> list[Row]:
     ]
 
 
-def _show(rows: Sequence[Row], columns: Sequence[str], unsure: float | None) -> None:
+def _show(rows: Sequence[Row], columns: Sequence[str], unsure: float | None, alpha: float | None) -> None:
     if unsure is None:
         columns = [c for c in columns if c != "verdict"]
     texts = ([_text(row[column]) for column in columns] for row in rows)
@@ -127,9 +141,14 @@ def _show(rows: Sequence[Row], columns: Sequence[str], unsure: float | None) -> 
         say("The file states no threshold, so there is no verdict; --threshold sets one.")
     else:
         say(f'"not sure" is a confidence below {unsure:g}.')
+    if alpha is not None:
+        what = "set holds the true class" if "set" in columns else "lower and upper hold the true values"
+        say(f"{what} with probability {1 - alpha:g}, for inputs like the validation data")
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "none of them"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {p:.3f}" for name, p in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -142,6 +161,8 @@ def _as_csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
     for row in rows:
         top = row.get("top")
         told = {} if top is None else {"top": "; ".join(f"{name} {p:.6f}" for name, p in top.items())}
+        if "set" in row:
+            told["set"] = "; ".join(row["set"])
         writer.writerow({key: _cell(value) for key, value in {**row, **told}.items()})
     return text.getvalue()
 

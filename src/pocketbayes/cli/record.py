@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,10 +73,11 @@ def versions() -> dict[str, str]:
 
 def of_compression(report: CompressionReport) -> dict[str, Any]:
     """Stages, training curves and sharing of a compression."""
-    sharing = report.sharing
-    assert sharing is not None
+    sharing, saved = report.sharing, report.saved
+    assert sharing is not None and saved is not None
     return {
         "plain_bytes": report.plain_bytes,
+        "no_graph": saved.no_graph,
         "stages": [stage._asdict() for stage in report.stages],
         "histories": {name: epochs(h) for name, h in report.histories.items()},
         "sharing": {
@@ -93,17 +93,3 @@ def of_compression(report: CompressionReport) -> dict[str, Any]:
 
 def epochs(history: History) -> list[dict[str, Any]]:
     return [epoch._asdict() for epoch in history.epochs]
-
-
-def warnings_of(before: Mapping[str, float], after: Mapping[str, float], size: int) -> list[str]:
-    """What is wrong with a file that was written all the same: the network is no longer what it was."""
-    if before.get("accuracy", 0.0) - after.get("accuracy", 0.0) > 0.05:
-        fell = f"accuracy fell from {before['accuracy']:.3f} to {after['accuracy']:.3f}"
-    elif after.get("rmse", 0.0) > 1.5 * before.get("rmse", float("inf")):
-        fell = f"the RMSE rose from {before['rmse']:.4g} to {after['rmse']:.4g}"
-    else:
-        return []
-    return [
-        f"{fell} in {size:,} bytes, which are too few for this network. Ask for more with --max-bytes, or say with "
-        "--max-accuracy-drop or --max-nll-rise what may be lost"
-    ]

@@ -14,7 +14,7 @@ from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.imports import is_path_to_function
 from pocketbayes.cli.network import given_net
 from pocketbayes.cli.options import NETWORK, OUTPUT, Drawn, Seeded, WithFile, WithNoData, WithOod, image_size
-from pocketbayes.cli.output import say
+from pocketbayes.cli.output import note_passes, say
 from pocketbayes.cli.settings import argument, option
 from pocketbayes.cli.story import write_story
 from pocketbayes.runs.files import require_writable
@@ -56,11 +56,13 @@ def report(given: ReportOptions) -> Outcome:
     page = given.out or given.file.with_suffix(".html")
     require_writable(page)
     model = open_file(given.file, given_net(given.net))
+    test = test_data(given.data, given, model.card, given.file)
+    note_passes(len(test), given.samples)
     written = write_story(
         page,
         given.file,
         model,
-        test_data(given.data, given, model.card, given.file),
+        test,
         before=_before(given),
         ood=None if given.ood is None else ood_data(given.ood, given.folder, model.card),
         record=record or None,

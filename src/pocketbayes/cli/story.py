@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pocketbayes.artifact.network_predictor import NetworkPredictor
     from pocketbayes.data import Examples
+    from pocketbayes.prediction.average import Samples
 
 
 def write_story(
@@ -25,7 +26,7 @@ def write_story(
     ood: Examples | None = None,
     record: Mapping[str, Any] | None = None,
     figures: Path | None = None,
-    samples: int = 30,
+    samples: Samples = 30,
     seed: int = 0,
 ) -> list[Path]:
     """Write the page, and its figures to a folder if one is named; returns what was written."""

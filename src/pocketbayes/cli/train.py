@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pocketbayes.cli.datasets import Data, divided, training_batches
+from pocketbayes.cli.datasets import Data, divided, require_calibratable, training_batches
 from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.network import builder, require_takes, target_spread
 from pocketbayes.cli.options import NETWORK, Made, Seeded, prior_from, sigma_from
@@ -101,6 +101,7 @@ def _run(given: TrainOptions) -> dict[str, Any]:
     out, data, function = _output(given), Data(given.data, given), builder(given.net)
     require_writable(out)
     train, validation = divided(data, given, given.seed)
+    require_calibratable(given.alpha, validation)
     card = card_of(given.net, nets.taken(function, nets.facts_of(train.shape, train.num_outputs)), train)
     if card.classes is None:
         card = card._replace(sigma=target_spread(train))
@@ -187,32 +188,36 @@ def _fit(
 def _finished(
     given: TrainOptions, model: nn.Module, card: Card, likelihood: Likelihood, validation: DataSet | None
 ) -> NetworkPredictor:
-    """The trained network with the noise that was learned, or with the threshold of "not sure"."""
-    from pocketbayes.artifact.network_predictor import NetworkPredictor
+    """The trained network with the noise that was learned, prediction sets, or the threshold of "not sure"."""
+    from pocketbayes.artifact.network_predictor import NetworkPredictor, with_sets
     from pocketbayes.artifact.predictor import ClassAnswers
     from pocketbayes.likelihood import Homoscedastic
     from pocketbayes.prediction.threshold import choose_threshold
 
-    trained = NetworkPredictor(model=model, card=card)
     if isinstance(likelihood, Homoscedastic):
-        return replace(trained, card=card._replace(sigma=float(f"{likelihood.sigma.item():.4g}")))
-    if validation is None:
+        card = card._replace(sigma=float(f"{likelihood.sigma.item():.4g}"))
+    trained = NetworkPredictor(model=model, card=card)
+    if validation is not None and given.alpha is not None:
+        trained = with_sets(trained, validation, given.alpha, samples=given.test_samples, seed=given.seed)
+    if validation is None or card.classes is None:
         return trained
     answer = trained.predict(validation.x, samples=given.test_samples, seed=given.seed, progress=True)
     assert isinstance(answer, ClassAnswers)
     threshold = choose_threshold(answer, validation.y, given.max_risk)
-    return replace(trained, card=card._replace(unsure=threshold))
+    return replace(trained, card=trained.card._replace(unsure=threshold))
 
 
 def _save(out: Path, trained: NetworkPredictor, *, bayesian: bool) -> None:
     """The posterior with its priors as a pocket file, or the plain weights as safetensors; both with the card."""
+    import torch
     from safetensors.torch import save as to_bytes
 
     from pocketbayes.artifact.store import save
 
     model, metadata = trained.model, trained.card.metadata()
     if bayesian:
-        save(model, out, priors=True, metadata=metadata)
+        example = torch.zeros(2, *trained.card.shape)
+        save(model, out, priors=True, metadata=metadata, example=example)
         return
     state = {name: t.contiguous().clone() for name, t in model.state_dict().items()}
     write_atomically(out, to_bytes(state, metadata={"pocketbayes": json.dumps(finite(metadata))}))

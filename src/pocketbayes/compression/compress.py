@@ -4,7 +4,7 @@ posterior    sigmas from the data (a diagonal Laplace posterior), then training 
 sharing      training that alternates with new labels, steered to the budget
 fine-tuning  labels frozen, the codebook and everything else trained on, where that helps
 calibration  one factor on all sigmas, by validation NLL, where the plan asks for it
-file         written, read back, counted
+file         norms folded to a scale and a shift; written, read back, counted
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pocketbayes.artifact import Encoded, Precision, encode
-from pocketbayes.artifact.store import save
+from pocketbayes.artifact import Encoded, Pocket, Precision, encode
+from pocketbayes.artifact.store import write
+from pocketbayes.artifact.to_graph import Exported, export_or_warn
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.job import CompressionJob, given_posterior, laplace_posterior
 from pocketbayes.compression.plan import Budget, Plan
+from pocketbayes.compression.post_training import answered, refit, renew_norms, share_untrained
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples
-from pocketbayes.likelihood import Likelihood, as_likelihood
+from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.convert import bayesianize
+from pocketbayes.posterior.norms import fold_statistics
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
@@ -39,6 +42,7 @@ from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.prediction.scales import Scale, Scales, give_scales, scales_of
 from pocketbayes.runs.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from pocketbayes.runs.files import require_writable
+from pocketbayes.runs.randomness import forked
 from pocketbayes.runs.resume import Claim, claimed
 from pocketbayes.sharing.latent import make_latent
 from pocketbayes.sharing.rate import Rate
@@ -49,6 +53,7 @@ from pocketbayes.training.fit import fit
 _RESERVED = Scales(Scale(0.8713), Scale(0.9362))  # temperatures with as many digits as they may have
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
+LOST = 0.01  # nats of validation NLL, beyond which training is compared with labels that took none
 RESERVE = (
     256  # one in so many bytes, where labels cost more or less as fine-tuning moves the means around them
 )
@@ -69,27 +74,33 @@ def compress(
     num_data: int | None = None,
     precision: Precision = Precision(),
     metadata: Mapping[str, Any] | None = None,
+    graph: bool = True,
     checkpoints: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> CompressionReport:
     """A trained network, or a posterior, into a pocket file at `path` that keeps the budget.
 
     The model is changed in place to what the file holds; if `compress` fails or is interrupted, it is left as it came.
+    BatchNorms are folded: what is left of their statistics is mean 0 and variance 1. Keep them in evaluation mode if
+    you train on in a loop of your own; `fit` does.
 
     Args:
         model: a plain network that is trained, or one that `bayesianize` converted.
-        train_loader: batches `(x, ..., y)`, or dicts with labels.
+        train_loader: batches `(x, ..., y)`, or dicts with labels; with `epochs=0` also inputs alone.
         path: the file to write.
         validation_loader: data held out of training; needed for a budget of loss, and for the report's metrics.
         max_bytes, max_accuracy_drop, max_nll_rise: the budget, exactly one of them: bytes (a number, or "90KB"),
             a fraction of the examples, or nats.
         plan: how to go about it.
-        teacher: whose answers have `plan.distillation` of the targets, one network or several; the model by default.
+        teacher: whose answers have `plan.distillation` of the targets, or with `epochs=0` are the targets: one network
+            or several; the model by default.
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).
         num_data: examples in the training set; told by the loader's data set where it has a length.
         precision: digits of the numbers in the file that are not labels.
         metadata: what else the file is to say, as JSON.
+        graph: put the network's graph into the file, which then answers without torch. The report says so where it
+            cannot be exported.
         checkpoints: a folder; killed and called again, `compress` goes on where it was.
         progress: show bars on a terminal.
 
@@ -110,12 +121,16 @@ def compress(
         raise ValueError("compress: a budget of loss is judged on validation data. Pass validation_loader=.")
     if plan.calibrate and validation_loader is None:
         raise ValueError("compress: sigmas are calibrated on validation data. Pass validation_loader=.")
-    if teacher is not None and not plan.distillation:
+    if teacher is not None and plan.epochs and not plan.distillation:
         raise ValueError("compress: the teacher has no fraction of the targets. Pass Plan(distillation=0.5).")
+    if not plan.epochs and plan.posterior_epochs:
+        raise ValueError("compress: epochs=0 is compression without training. Leave posterior_epochs at 0.")
     require_writable(path)
     model = unwrap(model)
-    teachers = several(model if teacher is None else teacher) if plan.distillation else []
+    teachers = several(model if teacher is None else teacher) if plan.distillation or not plan.epochs else []
     likelihood = None if likelihood is None else as_likelihood(likelihood)
+    if not plan.epochs:
+        train_loader = answered(train_loader, teachers, likelihood, batches=plan.fisher_batches)
     job = CompressionJob(
         model=model,
         train_loader=train_loader,
@@ -127,6 +142,7 @@ def compress(
         num_data=num_data if num_data is not None else count_examples(train_loader),
         precision=precision,
         metadata=metadata,
+        graph=graph,
         progress=progress,
     )
     before, scales = copy.deepcopy(model), scales_of(model)
@@ -145,7 +161,7 @@ def compress(
 def _lessons(
     loader: Iterable[Any], teachers: list[nn.Module], plan: Plan, likelihood: Likelihood | None
 ) -> Iterable[Any]:
-    if not teachers:
+    if not teachers or not plan.epochs:
         return loader
     return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood)
 
@@ -169,6 +185,9 @@ def _claimed(
     return claimed(Path(folder), facts, advice=advice)
 
 
+_Kept = tuple[nn.Module, Likelihood | None]
+
+
 class _Stages:
     """One run of `compress`, stage by stage."""
 
@@ -178,20 +197,24 @@ class _Stages:
         self.report = CompressionReport(plain_bytes=4 * sum(t.numel() for t in tensors))
         self.distortion = 0.0  # of the last sharing, nats of free energy
         self.temperature = 1.0  # of the posterior, from stage 1 on
+        self.graph = Exported(b"")
+        self.start: dict[str, float] = {}  # what validation data say of the model as it came
 
     def run(self, path: str | os.PathLike[str]) -> None:
         """All stages, in order."""
         job = self.job
-        metrics = self.measure("start")
-        if job.budget.max_accuracy_drop is not None and "accuracy" not in metrics:
+        self.start = self.measure("start")
+        if job.budget.max_accuracy_drop is not None and "accuracy" not in self.start:
             raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
         self.find_posterior()
+        self.graph = self.export()
         if job.budget.bytes is not None:
             self.share_within(job.budget.bytes, "sharing")
         else:
             self.search()
         started = time.monotonic()
-        saved = save(job.model, path, precision=job.precision, metadata=job.metadata)
+        fold_statistics(job.model)
+        saved = write(self.pocket(job.model), path, self.graph.why_not)
         self.report.saved = saved
         self.report.sharing = replace(report_of(job.model, "rate"), distortion=self.distortion)
         self.report.stages.append(
@@ -236,30 +259,34 @@ class _Stages:
             self._fit("posterior-fit", epochs=plan.posterior_epochs, lr=plan.lr, rho_lr=10 * plan.lr)
         self.measure("posterior", started, note)
 
+    def export(self) -> Exported:
+        """The network's graph, whose bytes count; random generators stay as they are."""
+        if not self.job.graph:
+            return self.graph
+        with forked():
+            batch = unpack(next(iter(self.job.train_loader)))
+        return export_or_warn(self.pocket(self.job.model), self.job.model, batch.kwargs or batch.args)
+
     def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
         """Stages 2 and 3: alternate to `max_bytes`, then fine-tune."""
         started, plan = time.monotonic(), self.job.plan
         smallest = self._smallest()
         if max_bytes < smallest:
+            graph = f", {len(self.graph.graph):,} of them the graph (graph=False)" if self.graph.graph else ""
             raise ValueError(
                 f"max_bytes={max_bytes:,} cannot be met: with a single component, all that is not a label takes "
-                f"{smallest:,} bytes. Ask for more, or lower the precision of the deterministic tensors."
+                f"{smallest:,} bytes{graph}. Ask for more, or lower the precision of the deterministic tensors."
             )
-        make_latent(self.job.model, plan.components)
-        steering = Steering(
-            self.job.model,
-            Rate(components=plan.components),
-            max_bytes=max_bytes,
-            smallest=smallest,
-            size_of=self.final_size,
-            renew_every=plan.renew_every,
-            anneal=plan.anneal,
-        )
-        self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
-        self.distortion = steering.freeze()
+        before = copy.deepcopy((self.job.model, self.job.likelihood))
+        if plan.epochs:
+            self._train_within(max_bytes, smallest, name)
+        else:
+            self._label_within(max_bytes, smallest, list(self.job.train_loader))
         shared = self.measure(name, started)
-        if plan.finetune_epochs:
+        if plan.finetune_epochs and plan.epochs:
             self._finetune(max_bytes, f"{name}-finetune", shared)
+        if plan.epochs and shared and self.report.stages[-1].metrics["nll"] > self.start["nll"] + LOST:
+            self._compare_untrained(max_bytes, smallest, before)
         if plan.calibrate:
             started = time.monotonic()
             assert self.job.validation_loader is not None
@@ -275,29 +302,89 @@ class _Stages:
             self.measure("calibration", started, f"sigmas times {found.factor:.3f}; {told}")
         return self.report.stages[-1].metrics
 
+    def _train_within(self, max_bytes: int, smallest: int, name: str) -> None:
+        """Training that alternates with new labels, which are then frozen."""
+        plan = self.job.plan
+        make_latent(self.job.model, plan.components)
+        steering = Steering(
+            self.job.model,
+            Rate(components=plan.components),
+            max_bytes=max_bytes,
+            smallest=smallest,
+            size_of=self.final_size,
+            renew_every=plan.renew_every,
+            anneal=plan.anneal,
+        )
+        self._fit(f"{name}-fit", epochs=plan.epochs, lr=plan.lr, rho_lr=plan.rho_lr, on_step=steering)
+        self.distortion = steering.freeze()
+
+    def _label_within(self, max_bytes: int, smallest: int, batches: list[Any]) -> None:
+        """Labels without training, the norms' statistics and the values taken after them."""
+        job, plan = self.job, self.job.plan
+        self.distortion = share_untrained(
+            job.model,
+            batches,
+            components=plan.components,
+            max_bytes=max_bytes,
+            smallest=smallest,
+            size_of=self.size_of,
+        )
+        renew_norms(job.model, batches)
+        before = copy.deepcopy(job.model)
+        refit(
+            job.model,
+            batches,
+            likelihood=job.likelihood,
+            epochs=plan.finetune_epochs,
+            lr=plan.finetune_lr,
+            progress=job.progress,
+        )
+        if self.size_of(copy.deepcopy(job.model)) > max_bytes:  # codes of labels follow the means
+            adopt(job.model, before)
+
+    def _compare_untrained(self, max_bytes: int, smallest: int, posterior: _Kept) -> None:
+        """Where training lost much, labels without training may lose less: with few data, above all."""
+        started, job, distortion = time.monotonic(), self.job, self.distortion
+        trained, metrics = copy.deepcopy((job.model, job.likelihood)), self.report.stages[-1].metrics
+        self._take(copy.deepcopy(posterior))
+        teachers, most = [posterior[0]], job.plan.fisher_batches
+        self._label_within(
+            max_bytes, smallest, answered(job.train_loader, teachers, job.likelihood, batches=most)
+        )
+        if self.measure("untrained", started)["nll"] >= metrics["nll"]:
+            self._take(trained)
+            self.distortion = distortion
+            why = f"taken back: nll {self.report.stages[-1].metrics['nll']:.4f}"
+            self.report.stages[-1] = self.report.stages[-1]._replace(metrics=metrics, note=why)
+
     def _finetune(self, max_bytes: int, name: str, before: dict[str, float]) -> None:
         """Stage 3: train all but the labels; taken back if validation data prefer what was before, or if it outgrows
         the budget.
         """
         started, plan = time.monotonic(), self.job.plan
-        model, likelihood = copy.deepcopy((self.job.model, self.job.likelihood))
+        shared = copy.deepcopy((self.job.model, self.job.likelihood))
         settings = {
             "lr": plan.finetune_lr,
             "rho_lr": plan.finetune_lr,
             "validation": self.job.validation_loader,
         }
         self._fit(name, epochs=plan.finetune_epochs, **settings)
-        after, size = self.measure("fine-tuning", started), self.size_of(self.job.model)
+        after, size = self.measure("fine-tuning", started), self.size_of(copy.deepcopy(self.job.model))
         why = ""
         if size > max_bytes:
             why = f"taken back: {size:,} bytes"
         elif after and after["nll"] > before["nll"]:
             why = f"taken back: nll {after['nll']:.4f}"
         if why:
-            adopt(self.job.model, model)
-            if self.job.likelihood is not None and likelihood is not None:
-                self.job.likelihood.load_state_dict(likelihood.state_dict())
+            self._take(shared)
             self.report.stages[-1] = self.report.stages[-1]._replace(metrics=before, note=why)
+
+    def _take(self, kept: _Kept) -> None:
+        """Be again what was kept."""
+        model, likelihood = kept
+        adopt(self.job.model, model)
+        if self.job.likelihood is not None and likelihood is not None:
+            self.job.likelihood.load_state_dict(likelihood.state_dict())
 
     def search(self) -> None:
         """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
@@ -334,13 +421,22 @@ class _Stages:
         share(trial, ONE_COMPONENT)
         return self.size_of(trial)
 
-    def encoded(self, model: nn.Module) -> Encoded:
-        """The file as it would be; temperatures that will be known at the end have room in it."""
-        metadata = {**(self.job.metadata or {}), **(_RESERVED.metadata() if self.job.plan.calibrate else {})}
-        return encode(to_pocket(model, precision=self.job.precision, metadata=metadata))
+    def pocket(self, model: nn.Module, **reserved: Any) -> Pocket:
+        metadata = {**(self.job.metadata or {}), **reserved}
+        return replace(
+            to_pocket(model, precision=self.job.precision, metadata=metadata), graph=self.graph.graph
+        )
 
-    def size_of(self, model: nn.Module) -> int:
-        return len(self.encoded(model).data)
+    def encoded(self, twin: nn.Module) -> Encoded:
+        """The file of a copy of the model, whose norms are folded here; temperatures that will be known at the end
+        have room in it.
+        """
+        fold_statistics(twin)
+        reserved = _RESERVED.metadata() if self.job.plan.calibrate else {}
+        return encode(self.pocket(twin, **reserved))
+
+    def size_of(self, twin: nn.Module) -> int:
+        return len(self.encoded(twin).data)
 
     def final_size(self, twin: nn.Module) -> int:
         """Bytes of the file when all training is done, nearly: norms count their batches, and long numbers take more

@@ -41,6 +41,7 @@ class CompressionJob:
     num_data: int
     precision: Precision
     metadata: Mapping[str, Any] | None
+    graph: bool  # whether the file is to hold the network's
     progress: bool
 
 
@@ -91,7 +92,7 @@ def _fisher(job: CompressionJob) -> dict[str, Tensor]:
         job.train_loader,
         likelihood=job.likelihood,
         batches=job.plan.fisher_batches,
-        sampled=job.plan.sampled_fisher,
+        sampled=job.plan.sampled_fisher or not job.plan.epochs,
         seed=job.plan.seed,
         progress=job.progress,
     )

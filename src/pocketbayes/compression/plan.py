@@ -60,10 +60,12 @@ class Plan:
         temperature: of the posterior: the weight of the KL in training, and the factor on the Laplace variances; by
             default that of the noise cost.
         prior: standard deviation of the zero-mean prior that a plain network gets: a number, or `FanIn(gain)`.
-        fisher_batches: training batches that the Fisher information is averaged over; None for all.
+        fisher_batches: training batches that the Fisher information is averaged over; None for all. With `epochs=0`,
+            all that is looked at, and held in memory.
         sampled_fisher: draw its targets from the network's own predictions; for likelihoods that can.
         posterior_epochs: epochs of training on the ELBO before sharing.
-        epochs: epochs of training that alternates with new labels.
+        epochs: epochs of training that alternates with new labels; 0 for compression without training, which needs
+            a few hundred inputs, labelled or not.
         finetune_epochs: epochs of training with frozen labels; kept only where validation data prefer it.
         lr: learning rate of means and deterministic parameters before labels are frozen.
         rho_lr: learning rate of the latent rhos while labels change; 0 keeps the Laplace sigmas.
@@ -83,7 +85,7 @@ class Plan:
         1
         >>> pb.Plan(epochs=1.5)
         Traceback (most recent call last):
-        ValueError: compress: epochs must be a whole number, at least 1, got 1.5.
+        ValueError: compress: epochs must be a whole number, at least 0, got 1.5.
     """
 
     noise_cost: float = 0.03
@@ -107,9 +109,9 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("renew_every", "components", "tries", "samples", "epochs"):
+        for name in ("renew_every", "components", "tries", "samples"):
             _require_whole(name, getattr(self, name), 1)
-        for name in ("posterior_epochs", "finetune_epochs", "seed"):
+        for name in ("epochs", "posterior_epochs", "finetune_epochs", "seed"):
             _require_whole(name, getattr(self, name), 0)
         if self.fisher_batches is not None:
             _require_whole("fisher_batches", self.fisher_batches, 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from pocketbayes.compression.pricing import priced_in_context
 from pocketbayes.moments import Codebook
 from pocketbayes.sharing.labels import RateSharing, share_by_rate
 from pocketbayes.sharing.latent import Assignment, freeze
@@ -100,7 +101,7 @@ class Steering:
     def _labelled(self, lambda_: float) -> RateSharing | None:
         """Labels at that lambda, if their file is within the budget."""
         self.assignment.rate = replace(self.assignment.rate, lambda_=lambda_)
-        result = self.assignment.share()
+        result = priced_in_context(self.assignment.share(), *self.assignment.latents(), self.assignment.rate)
         return result if self._size(result) <= self.max_bytes else None
 
     def _size(self, result: RateSharing) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import math
 import tarfile
 import warnings
@@ -10,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 _IDX_UBYTE = 8
-_INFLATED, _RATIO = 1 << 30, 20  # bytes that a compressed array may unfold to, or so many times its own size
+_INFLATED, _RATIO = 1 << 27, 20  # bytes that a compressed file may unfold to, or so many times its own size
+_UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)  # said by the system well enough
+_PIXELS = 1 << 25  # of a picture: 100 MB in colour
 
 
 class Arrays(NamedTuple):
@@ -34,7 +37,8 @@ class Arrays(NamedTuple):
 def read_idx(path: Path) -> Array:
     """The uint8 array in an idx file (MNIST), gzipped or not: 0, 0, type, ndim, big-endian sizes, bytes."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with path.open("rb") as file:
+            data = _bounded(gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file, path)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: not a whole gzip file ({error}). Remove it and run again.") from error
     if len(data) < 4 or data[:3] != bytes([0, 0, _IDX_UBYTE]):
@@ -44,6 +48,15 @@ def read_idx(path: Path) -> Array:
     if len(data) != start + math.prod(shape):
         raise ValueError(f"{path}: {len(data)} bytes for shape {shape}. The file is cut short or damaged.")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _bounded(file: Any, path: Path, size: int | None = None) -> bytes:
+    """The rest of a stream, or `size` bytes of it, if that is no more than a file as long as this one may unfold to."""
+    limit = max(_INFLATED, _RATIO * path.stat().st_size)
+    data: bytes = file.read(limit + 1 if size is None else min(size, limit + 1))
+    if len(data) > limit:
+        raise ValueError(f"{path}: unfolds to more than {limit:,} bytes. It is not what its name says.")
+    return data
 
 
 def read_cifar(path: Path, members: Sequence[str], label_bytes: int) -> Arrays:
@@ -71,8 +84,10 @@ def _tar_members(path: Path, members: Sequence[str]) -> list[bytes]:
             for entry in archive:
                 file = archive.extractfile(entry) if Path(entry.name).name in members else None
                 if file is not None:
-                    found[Path(entry.name).name] = file.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+                    found[Path(entry.name).name] = _bounded(file, path, entry.size)
+    except _UNREADABLE:
+        raise
+    except Exception as error:  # tarfile lets anything through that a damaged archive provokes
         raise ValueError(f"{path}: not a whole tar archive ({error}). Remove it and run again.") from error
     if missing := [member for member in members if member not in found]:
         raise ValueError(f"{path}: no {', '.join(missing)} inside. Is it the binary version of CIFAR?")
@@ -86,7 +101,7 @@ def read_svhn(path: Path) -> Arrays:
     try:
         content = loadmat(path, variable_names=["X", "y"])
         return Arrays(content["X"].transpose(3, 2, 0, 1), content["y"].reshape(-1).astype(np.int64) % 10)
-    except (ValueError, KeyError, TypeError, NotImplementedError) as error:
+    except Exception as error:  # scipy's reader lets anything through that a damaged file provokes
         raise ValueError(f"{path}: not a .mat file with X [32, 32, 3, N] and y ({error}).") from error
 
 
@@ -103,14 +118,23 @@ def read_csv(path: Path, targets: int = 1) -> Arrays:
 
 def read_numbers(path: Path) -> Array:
     """Rows of numbers split by comma, semicolon or tab, with a line of headings or none: float64 [N, D]."""
-    with path.open(encoding="utf-8-sig") as file:
-        first = file.readline()
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            first = file.readline()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a table of text ({error}). Save it as CSV in UTF-8.") from error
     delimiter = max(",;\t", key=first.count)
     header = not all(_is_number(cell) for cell in first.split(delimiter))
     try:
-        return np.loadtxt(path, delimiter=delimiter, skiprows=int(header), ndmin=2, encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            rows = [line for line in itertools.islice(file, int(header), None) if line.strip()]
+        if not rows:
+            raise ValueError("no row of numbers")
+        return np.loadtxt(rows, delimiter=delimiter, ndmin=2)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}. Every cell below the header must be a number.") from error
+        raise ValueError(
+            f"{path}: {str(error)[:200]}. Every cell below the header must be a number."
+        ) from error
 
 
 def _is_number(cell: str) -> bool:
@@ -132,7 +156,9 @@ def npz_arrays(path: Path, *keys: str) -> dict[str, Array]:
                 if m.file_size > max(_INFLATED, _RATIO * m.compress_size):
                     raise ValueError(f"{m.filename} unfolds to {m.file_size:,} bytes")
             return {key: _whole_array(archive.open(members[key]), members[key].file_size) for key in keys}
-    except (ValueError, EOFError, BadZipFile, KeyError, TypeError, RuntimeError, zlib.error) as error:
+    except _UNREADABLE:
+        raise
+    except Exception as error:  # zipfile and numpy let anything through that a damaged file provokes
         raise ValueError(f"{path}: not an npz file of plain arrays ({error}).") from error
 
 
@@ -140,7 +166,9 @@ def npy_array(path: Path) -> Array:
     """The array in an npy file.  Pickled objects are refused."""
     try:
         return _whole_array(path.open("rb"), path.stat().st_size)
-    except (ValueError, EOFError, TypeError) as error:
+    except _UNREADABLE:
+        raise
+    except Exception as error:  # numpy evaluates a header as a Python literal, which may fail in many ways
         raise ValueError(f"{path}: not an array of numbers ({error}).") from error
 
 
@@ -152,7 +180,7 @@ def _whole_array(file: IO[bytes], size: int) -> Array:
         if version not in read:
             raise ValueError(f"npy version {version}")
         shape, _, dtype = read[version](file)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize > size:
+        if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
             raise ValueError(f"its header promises {dtype} of shape {shape}, it has {size:,} bytes")
         file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)
@@ -160,6 +188,11 @@ def _whole_array(file: IO[bytes], size: int) -> Array:
 
 def tidy(path: Path, x: Array, y: Array) -> Arrays:
     """Channels first for images, float32 for features; int64 [N] for labels, float32 [N, T] for targets."""
+    for what, values in (("inputs", x), ("targets", y)):
+        if values.dtype.kind not in "fiub" or not values.ndim:
+            raise ValueError(
+                f"{path}: {what} must be arrays of numbers, got {values.dtype} of shape {values.shape}."
+            )
     if len(x) != len(y) or len(x) == 0:
         raise ValueError(f"{path}: {len(x)} inputs and {len(y)} targets.")
     if x.ndim == 4:
@@ -228,17 +261,21 @@ def _read_image(path: Path, size: tuple[int, int] | None) -> Array:
 def open_image(path: Path, mode: str | None = None, size: tuple[int, int] | None = None) -> Image:
     """The picture as Pillow's "L" or "RGB", its own kind if None, resized to `size` (height, width); never a bomb."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise ImportError(f"{path}: reading images needs Pillow. Run `pip install pillow`.") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our bound is tighter
             with Image.open(path) as file:
+                if file.width * file.height > _PIXELS:
+                    raise ValueError(
+                        f"{file.width} x {file.height} pixels, at most {_PIXELS:,}. Make it smaller"
+                    )
                 mode = mode or ("L" if file.mode in ("1", "L", "I;16") else "RGB")
                 image = file.convert(mode)
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+    except _UNREADABLE:
+        raise
+    except Exception as error:  # Pillow lets anything through that a damaged file provokes
         raise ValueError(f"{path}: not an image that Pillow can read ({error}).") from error
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise ValueError(f"{path}: too large a picture ({error}).") from error
     return image if size is None else image.resize((size[1], size[0]), Image.Resampling.BILINEAR)

@@ -30,6 +30,7 @@ from pocketbayes.data.public import PUBLIC, REMOTES
 from pocketbayes.data.scaling import Scaling, measured_scaling
 
 _TEST_FRACTION = 0.2  # of data sets that come in one piece; always the same examples
+_MOST_CLASSES = 1 << 20
 
 
 class Origin(NamedTuple):
@@ -250,8 +251,22 @@ def _npz(path: Path) -> Origin:
         raise ValueError(f"{path}: no x_train, y_train, x_test, y_test, nor x and y, but {sorted(keys)}.")
     if not np.issubdtype(labels.dtype, np.integer):
         return Origin(path.stem, read, None)
-    named = npz_arrays(path, "classes")["classes"] if "classes" in keys else range(int(labels.max()) + 1)
+    named = (
+        npz_arrays(path, "classes")["classes"].reshape(-1)
+        if "classes" in keys
+        else range(_classes(path, labels))
+    )
     return Origin(path.stem, read, tuple(str(name) for name in named))
+
+
+def _classes(path: Path, labels: Array) -> int:
+    """One more than the largest label."""
+    count = int(labels.max()) + 1 if labels.size else 0
+    if count > _MOST_CLASSES:
+        raise ValueError(
+            f"{path}: a label is {count - 1:,}, beyond {_MOST_CLASSES:,} classes. Save regression targets as floats."
+        )
+    return count
 
 
 def _image_folder(path: Path, size: tuple[int, int] | None) -> Origin:

@@ -92,13 +92,11 @@ class Noise(ABC):
         """The family that `to_dict` described.  Only known families and their own parameters are accepted."""
         parameters = dict(description)
         name = parameters.pop("family", None)
-        family = Noise.families.get(name) if isinstance(name, str) else None
-        if family is None or getattr(family, "__abstractmethods__", None):
-            known = sorted(
-                n for n, f in Noise.families.items() if not getattr(f, "__abstractmethods__", None)
-            )
+        known = {n: f for n, f in Noise.families.items() if not getattr(f, "__abstractmethods__", None)}
+        family = known.get(name) if isinstance(name, str) else None
+        if family is None:
             raise ValueError(
-                f"noise description: unknown family {name!r}. Known families: {', '.join(known)}."
+                f"noise description: unknown family {name!r}. Known families: {', '.join(sorted(known))}."
             )
         expected = {f.name for f in _fields(family)}
         if set(parameters) != expected:

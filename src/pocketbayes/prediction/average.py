@@ -18,7 +18,7 @@ BY_DRAW = ("draws", "sigmas")  # [S, N, ...]; all else has the examples first
 LEAST = 4  # draws from which a variance between draws is estimated
 Samples = int | Literal["mean", "auto"]
 MOST = 30  # draws of "auto"
-TOLERANCE = 0.01  # of "auto": the standard error of an input's probabilities at which it is finished
+TOLERANCE = 0.03  # of "auto": the standard error of an input's probabilities at which it is finished
 
 
 def passes(samples: Samples) -> int:

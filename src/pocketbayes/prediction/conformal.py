@@ -69,8 +69,7 @@ def conformal(
         >>> pb.predict(model, x).sets.shape
         torch.Size([100, 3])
     """
-    if not 0 < alpha < 1:
-        raise ValueError(f"conformal: alpha is a probability between 0 and 1, got {alpha}.")
+    _require_probability(alpha)
     likelihood = as_likelihood(likelihood)
     ways: tuple[Any, ...] = ("mean", samples) if stochastic_weights(model) else ("mean",)
     empty = "The loader of conformal is empty. Pass one with at least one batch."
@@ -110,11 +109,22 @@ def conformal_scores(
 
 
 def conformal_quantile(scores: Tensor, alpha: float) -> float:
-    """The score that the next one exceeds with probability at most alpha: the ceil((N + 1) (1 - alpha))-th of N."""
-    rank = math.ceil((len(scores) + 1) * (1 - alpha) - 1e-9)  # the slack keeps 100 * 0.9 at 90
-    if rank > len(scores):
+    """The score that the next one exceeds with probability at most alpha, from N of them, [N]."""
+    return scores.sort().values[rank_of_quantile(len(scores), alpha) - 1].item()
+
+
+def rank_of_quantile(examples: int, alpha: float) -> int:
+    """Its place among so many sorted scores, from 1: ceil((N + 1) (1 - alpha))."""
+    _require_probability(alpha)
+    rank = math.ceil((examples + 1) * (1 - alpha) - 1e-9)  # the slack keeps 100 * 0.9 at 90
+    if rank > examples:
         raise ValueError(
-            f"conformal: {len(scores)} examples cannot tell what happens once in {1 / alpha:.4g} cases. "
-            f"Pass at least {math.ceil(1 / alpha) - 1}, or a larger alpha."
+            f"conformal: {examples} examples cannot tell what happens once in {1 / alpha:.4g} cases. "
+            f"Pass at least {math.ceil(1 / alpha - 1e-9) - 1}, or a larger alpha."
         )
-    return scores.sort().values[rank - 1].item()
+    return rank
+
+
+def _require_probability(alpha: float) -> None:
+    if not 0 < alpha < 1:
+        raise ValueError(f"conformal: alpha is a probability between 0 and 1, got {alpha}.")

@@ -88,7 +88,7 @@ def predict(
         samples: S, the draws; "mean" for one pass of each mode through the means of its weights; "auto" for as many
             draws as each input needs, at most 30.
         tolerance: an input is finished when the standard error of its probabilities, a length over the classes, is at
-            most so much; classes only.  "auto" has 0.01.
+            most so much; classes only.  "auto" has 0.03.
         seed: of the draws.
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).

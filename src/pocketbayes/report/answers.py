@@ -15,6 +15,7 @@ from pocketbayes import metrics
 from pocketbayes.data import DataSet
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.prediction.answer import Predictive, Regression, in_units
+from pocketbayes.prediction.answering import Samples
 from pocketbayes.prediction.predict import predict
 from pocketbayes.prediction.score import class_scores, regression_scores
 from pocketbayes.report.story import (
@@ -44,7 +45,12 @@ LEVELS = np.linspace(0.05, 0.95, 19)  # probabilities of intervals
 
 
 def classification(
-    nets: Sides[nn.Module], test: DataSet, ood: Tensor | None, unsure: float | None, samples: int, seed: int
+    nets: Sides[nn.Module],
+    test: DataSet,
+    ood: Tensor | None,
+    unsure: float | None,
+    samples: Samples,
+    seed: int,
 ) -> dict[str, Any]:
     """The parts of a `Story` about a classifier, from `samples` draws; a plain network in one pass."""
     test, classes = _labelled(test), test.classes
@@ -59,7 +65,9 @@ def classification(
     each = {side: _of_each(answer, test.y) for side, answer in asked.items()}
     return {
         "examples": len(test),
-        "table": _compared(scores, each, ("accuracy", "nll", "ece", "brier", "auroc")),
+        "table": _compared(
+            scores, each, ("accuracy", "nll", "ece", "brier", "auroc", "set_coverage", "set_size")
+        ),
         "reliability": {side: _reliability(answer, test.y) for side, answer in asked.items()},
         "risk": {side: _risk(answer, test.y) for side, answer in asked.items()},
         "threshold": None if unsure is None else _threshold(new, test.y, unsure),
@@ -76,7 +84,7 @@ def _labelled(test: DataSet) -> DataSet:
     return test.subset(known)
 
 
-def _classes(model: nn.Module, x: Tensor, samples: int, seed: int, classes: int) -> Predictive:
+def _classes(model: nn.Module, x: Tensor, samples: Samples, seed: int, classes: int) -> Predictive:
     answer: Predictive = predict(model, x, samples=samples, seed=seed)
     if answer.probs.shape != (len(x), classes):
         raise ValueError(
@@ -191,7 +199,7 @@ def _pixels(test: DataSet, i: int) -> Array:
 
 
 def regression(
-    nets: Sides[nn.Module], test: DataSet, likelihood: Likelihood, samples: int, seed: int
+    nets: Sides[nn.Module], test: DataSet, likelihood: Likelihood, samples: Samples, seed: int
 ) -> dict[str, Any]:
     """The parts of a `Story` about a regression, in the units of the data.
 
@@ -207,13 +215,15 @@ def regression(
     return {
         "examples": len(test),
         "unit": unit,
-        "table": _compared(scores, each, ("rmse", "nll")),
+        "table": _compared(scores, each, ("rmse", "nll", "interval_coverage")),
         "risk": {side: _error_by_certainty(answer, targets) for side, answer in shown.items()},
         "intervals": _intervals(shown, targets, seed),
     }
 
 
-def _normals(model: nn.Module, test: DataSet, likelihood: Likelihood, samples: int, seed: int) -> Regression:
+def _normals(
+    model: nn.Module, test: DataSet, likelihood: Likelihood, samples: Samples, seed: int
+) -> Regression:
     answer = predict(model, test.inputs(), samples=samples, seed=seed, likelihood=likelihood, draws=True)
     if not isinstance(answer, Regression) or answer.mean.shape != test.y.shape:
         raise ValueError(
@@ -260,7 +270,7 @@ def _coverage(answer: Regression, targets: Tensor) -> Curve:
 def _on_cpu(answer: Answer) -> Answer:
     """Beside the test labels, wherever the network ran."""
     parts = {f.name: getattr(answer, f.name) for f in fields(answer)}
-    moved: dict[str, Any] = {name: part.cpu() for name, part in parts.items() if part is not None}
+    moved: dict[str, Any] = {name: part.cpu() for name, part in parts.items() if isinstance(part, Tensor)}
     return replace(answer, **moved)
 
 

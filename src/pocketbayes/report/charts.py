@@ -19,26 +19,11 @@ import numpy as np
 import vl_convert
 
 from pocketbayes.report.story import Densities
-from pocketbayes.report.words import FIGURES
+from pocketbayes.report.words import COLOURS, FIGURES
 
 STYLE = files("pocketbayes.report").joinpath("page.css").read_text(encoding="utf-8")
 THEME = json.loads(files("pocketbayes.report").joinpath("theme.json").read_text(encoding="utf-8"))
 LIGHT: dict[str, str] = dict(re.findall(r"--(\w+): light-dark\((#\w+),", STYLE))
-COLOURS = {
-    "before": "before",
-    "after": "after",
-    "mean when right": "ink",
-    "mean when wrong": "warn",
-    "test data": "after",
-    "out-of-distribution inputs": "warn",
-    "outliers": "warn",
-    "blends": "blend",
-    "components": "after",
-    "unshared weights": "after",
-    "training NLL": "before",
-    "validation NLL": "after",
-    "KL": "blend",
-}
 INK, MUTED, AFTER = "var(--ink)", "var(--muted)", "var(--after)"
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 ROW = 24  # pixels of a row, where a chart has rows

@@ -15,6 +15,7 @@ from pocketbayes.data import DataSet
 from pocketbayes.likelihood import Heteroscedastic, Homoscedastic, Likelihood, output_tensor
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.weights import require_bayesian
+from pocketbayes.prediction.answering import Samples
 from pocketbayes.report import weights
 from pocketbayes.report.answers import classification, regression
 from pocketbayes.report.record import from_record
@@ -29,7 +30,7 @@ def gather(
     before: nn.Module | None = None,
     ood: Tensor | None = None,
     record: Mapping[str, Any] | None = None,
-    samples: int = 30,
+    samples: Samples = 30,
     seed: int = 0,
     likelihood: Likelihood | None = None,
 ) -> Story:

@@ -155,7 +155,7 @@ class Story:
     name: str = "model"  # of the file
     data: str = ""  # name of the test data
     examples: int = 0  # of them
-    samples: int = 0  # draws in a prediction
+    samples: int | str = 0  # draws in a prediction, or how else inputs were answered
     classes: tuple[str, ...] | None = None  # None for regression
     unit: str = ""  # of a regression's figures
     table: tuple[Comparison, ...] = ()

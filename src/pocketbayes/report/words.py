@@ -26,6 +26,7 @@ SECTIONS: dict[str, str] = WORDS["sections"]
 SETTINGS: dict[str, str] = WORDS["settings"]
 FIGURES: dict[str, dict[str, str]] = WORDS["figures"]
 PLANE: dict[str, str] = WORDS["plane"]
+COLOURS: dict[str, str] = WORDS["colours"]
 
 
 class Change(NamedTuple):
@@ -50,7 +51,7 @@ def change(row: Comparison) -> Change:
         known = row.error is not None and abs(difference) > 2 * row.error
         error = "" if row.error is None else f"± {scale * 2 * row.error:.{digits}f}"
     better = difference * measure.better > 0
-    return Change(said, error, ("better" if better else "worse") if known else "")
+    return Change(said, error, ("better" if better else "worse") if known and measure.better else "")
 
 
 def score(number: float | None, key: str) -> str:

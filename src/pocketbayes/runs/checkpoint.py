@@ -23,7 +23,7 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
     layout = json.dumps(_pack(tree, tensors, names))
     if not tensors:
         tensors["empty"] = torch.zeros(0)
-    metadata = {"pocketbayes": layout, "sha256": _digest(tensors, layout)}
+    metadata = {"pocketbayes": layout, "sha256": checksum(tensors, layout)}
     write_atomically(path, save(tensors, metadata=metadata))
 
 
@@ -38,10 +38,18 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Any:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if _digest(tensors, metadata["pocketbayes"]) != metadata["sha256"]:
+        if checksum(tensors, metadata["pocketbayes"]) != metadata["sha256"]:
             raise ValueError("its checksum is wrong")
         return _unpack(json.loads(metadata["pocketbayes"]), tensors)
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+        RecursionError,
+    ) as error:
         raise ArtifactError(
             f"{path}: not a pocketbayes checkpoint, or a damaged one ({type(error).__name__}: {error}). "
             "Delete it to start afresh."
@@ -50,10 +58,10 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Any:
 
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 of all that the model's state holds, shortened: enough to tell whether it is the same one."""
-    return _digest(model.state_dict())[:16]
+    return checksum(model.state_dict())[:16]
 
 
-def _digest(named: dict[str, Any], told: str = "") -> str:
+def checksum(named: dict[str, Any], told: str = "") -> str:
     """SHA-256 of tensors (or other values) with their names, types and shapes, and of what is told of them."""
     found = hashlib.sha256(told.encode())
     for name, value in sorted(named.items()):

@@ -22,7 +22,7 @@ from pocketbayes.prediction.answer import Predictive, Regression
 from pocketbayes.prediction.average import as_needed, of_classes, of_normals, passes, tolerance_of
 from pocketbayes.prediction.scales import Scale
 from pocketbayes.runs.progress import track
-from pocketbayes.runtime.networks import WhichNetwork, Networks
+from pocketbayes.runtime.networks import Networks, WhichNetwork
 
 
 def open(

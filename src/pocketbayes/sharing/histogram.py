@@ -8,7 +8,8 @@ maximisation on bins sees the weights' own first moments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -246,34 +247,33 @@ def _pieces(chunks: Chunks) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _count_and_range(chunks: Chunks) -> tuple[int, list[float], list[float]]:
     """Number of weights, lowest and highest (mu, sigma); checks every chunk."""
-    n, low, high = 0, [float("inf")] * 2, [float("-inf")] * 2
+    n, low, high = 0, [math.inf] * 2, [-math.inf] * 2
     for i, pair in enumerate(chunks):
-        _check(i, pair)
+        if not all(x.is_floating_point() for x in pair):
+            kinds = " and ".join(str(x.dtype) for x in pair)
+            raise ValueError(f"chunk {i}: mu and sigma must be floating point, got {kinds}.")
+        check_moments(f"chunk {i}", *pair)
         n += pair[0].numel()
         for axis, x in enumerate(pair):
             if x.numel():
                 a, b = (float(v) for v in x.detach().aminmax())
-                _check_range(i, ("mu", "sigma")[axis], a, b)
                 low[axis], high[axis] = min(low[axis], a), max(high[axis], b)
     if n == 0:
         raise ValueError("chunks: hold no weights. Pass at least one non-empty (mu, sigma) pair.")
     return n, low, high
 
 
-def _check(i: int, pair: Sequence[Tensor]) -> None:
-    mu, sigma = pair
+def check_moments(where: str, mu: Tensor, sigma: Tensor) -> None:
+    """ValueError for tensors that do not match or hold what is no moment."""
     if mu.shape != sigma.shape:
-        raise ValueError(
-            f"chunk {i}: mu has shape {tuple(mu.shape)} but sigma {tuple(sigma.shape)}; they must match."
-        )
-    if not (mu.is_floating_point() and sigma.is_floating_point()):
-        raise ValueError(f"chunk {i}: mu and sigma must be floating point, got {mu.dtype} and {sigma.dtype}.")
-
-
-def _check_range(i: int, name: str, low: float, high: float) -> None:
-    if not (abs(low) < float("inf") and abs(high) < float("inf")):  # aminmax passes NaN on
-        raise ValueError(f"chunk {i}: {name} holds NaN or infinity. Remove those weights or retrain.")
-    if name == "sigma" and low < 0:
-        raise ValueError(
-            f"chunk {i}: sigma must not be negative, got {low:g}. Pass standard deviations, not rho."
-        )
+        raise ValueError(f"{where}: mu has shape {tuple(mu.shape)} but sigma {tuple(sigma.shape)}.")
+    for name, x in (("mu", mu), ("sigma", sigma)):
+        if not x.numel():
+            continue
+        low, high = (float(end) for end in x.detach().aminmax())  # passes NaN on
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError(f"{where}: {name} holds NaN or infinity. Remove those weights or retrain.")
+        if name == "sigma" and low < 0:
+            raise ValueError(
+                f"{where}: sigma must not be negative, got {low:g}. Pass standard deviations, not rho."
+            )

@@ -70,7 +70,11 @@ def label_weights(code: RateCode, mu: Sequence[Tensor], sigma: Sequence[Tensor],
         jobs += [(price[layer], *part) for part in parts]
         of_layer += [layer] * len(parts)
     groups = total(spread(_label, jobs), of_layer, len(mu))
-    before = objective(groups, code, rate)
+    return sharing_of(groups, labels, rate, objective(groups, code, rate))
+
+
+def sharing_of(groups: Tensor, labels: list[Tensor], rate: Rate, before: float) -> RateSharing:
+    """The best codebook for these labels, from the sums of phi by layer and label; `before` is what J was."""
     used = used_by(groups)
     if not bool(used.all()):
         groups, number = groups[:, used], (used.cumsum(0) - 1).to(label_dtype(int(used.sum())))

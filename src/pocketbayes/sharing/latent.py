@@ -205,6 +205,5 @@ def _kept_where_empty(groups: Tensor, code: RateCode, before: RateCode) -> RateC
 
 def freeze(model: nn.Module, result: RateSharing) -> None:
     """The end of alternation: latent weights become shared ones with these labels, in place."""
-    book = result.fit.codebook
     found = [s for s in stochastic_weights(model) if isinstance(s.weight, LatentWeight)]
-    install(model, found, Codebook(book.mu, book.sigma), result.labels, [None] * len(found))
+    install(model, found, result.fit.codebook, result.labels, [None] * len(found))

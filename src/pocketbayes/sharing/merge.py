@@ -50,36 +50,39 @@ def _trace(a: Tensor) -> Tensor:
     return a[..., 0, 0] + a[..., 1, 1]
 
 
-class MergeRule(Protocol):
-    """How two components [P] become one: relative sizes w1 + w2 = 1 [P, 1], means [P, 2], covariances [P, 2, 2]."""
+class Components(NamedTuple):
+    """Gaussians over the plane with their relative sizes."""
 
-    def __call__(
-        self, w1: Tensor, m1: Tensor, s1: Tensor, w2: Tensor, m2: Tensor, s2: Tensor
-    ) -> tuple[Tensor, Tensor]: ...
+    size: Tensor  # [P, 1]
+    mean: Tensor  # [P, 2]
+    cov: Tensor  # [P, 2, 2]
+
+
+class MergeRule(Protocol):
+    """How pairs of components, whose sizes add up to one, become one each: means [P, 2] and covariances [P, 2, 2]."""
+
+    def __call__(self, a: Components, b: Components) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
 class MomentMatch:
     """Mean and covariance of the two together: m = w1 m1 + w2 m2, S = w1 S1 + w2 S2 + w1 w2 d d^T with d = m1 - m2."""
 
-    def __call__(
-        self, w1: Tensor, m1: Tensor, s1: Tensor, w2: Tensor, m2: Tensor, s2: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        between = (w1 * w2)[..., None] * _outer(m1 - m2)
-        return w1 * m1 + w2 * m2, w1[..., None] * s1 + w2[..., None] * s2 + between
+    def __call__(self, a: Components, b: Components) -> tuple[Tensor, Tensor]:
+        between = (a.size * b.size)[..., None] * _outer(a.mean - b.mean)
+        within = a.size[..., None] * a.cov + b.size[..., None] * b.cov
+        return a.size * a.mean + b.size * b.mean, within + between
 
 
 @dataclass(frozen=True)
 class Barycentre:
     """The Wasserstein-2 barycentre: S = (w1 I + w2 T) S1 (w1 I + w2 T) with the transport map T from N1 to N2."""
 
-    def __call__(
-        self, w1: Tensor, m1: Tensor, s1: Tensor, w2: Tensor, m2: Tensor, s2: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        inverse = torch.linalg.inv(sqrt_psd(s1))
-        transport = inverse @ cross_root(s1, s2) @ inverse
-        halfway = w1[..., None] * torch.eye(2, dtype=s1.dtype) + w2[..., None] * transport
-        return w1 * m1 + w2 * m2, halfway @ s1 @ halfway
+    def __call__(self, a: Components, b: Components) -> tuple[Tensor, Tensor]:
+        inverse = torch.linalg.inv(sqrt_psd(a.cov))
+        transport = inverse @ cross_root(a.cov, b.cov) @ inverse
+        halfway = a.size[..., None] * torch.eye(2, dtype=a.cov.dtype) + b.size[..., None] * transport
+        return a.size * a.mean + b.size * b.mean, halfway @ a.cov @ halfway
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,9 @@ class PaperEq6:
     Kept for comparison: two equal components give 1.5 S.
     """
 
-    def __call__(
-        self, w1: Tensor, m1: Tensor, s1: Tensor, w2: Tensor, m2: Tensor, s2: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return (m1 + m2) / 2, (s1 + s2) / 2 + _outer(m1 - m2) / 8 + cross_root(s1, s2) / 2
+    def __call__(self, a: Components, b: Components) -> tuple[Tensor, Tensor]:
+        between = _outer(a.mean - b.mean) / 8
+        return (a.mean + b.mean) / 2, (a.cov + b.cov) / 2 + between + cross_root(a.cov, b.cov) / 2
 
 
 def _outer(d: Tensor) -> Tensor:
@@ -210,7 +212,7 @@ def _join(
     log_pi, mean, cov, gradient = (t.clone() for t in (*mixture, gradient))
     together = torch.logaddexp(log_pi[i], log_pi[j])
     w1, w2 = ((log_pi[k] - together).exp()[:, None] for k in (i, j))
-    mean[i], cov[i] = rule(w1, mean[i], cov[i], w2, mean[j], cov[j])
+    mean[i], cov[i] = rule(Components(w1, mean[i], cov[i]), Components(w2, mean[j], cov[j]))
     gradient[i] = w1[:, 0] * gradient[i] + w2[:, 0] * gradient[j]
     log_pi[i] = together
     kept = torch.ones_like(log_pi, dtype=torch.bool)

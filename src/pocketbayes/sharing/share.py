@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -106,10 +106,7 @@ class _Shared(NamedTuple):
     book: Codebook[Tensor]
     labels: list[Tensor]  # label K marks an outlier
     blends: list[Blends | None]
-    before_merging: int
-    log_likelihood: float | None = None
-    iterations: int = 0
-    distortion: float | None = None
+    told: dict[str, Any]  # what the report says besides counts
 
 
 def share(
@@ -137,13 +134,7 @@ def share(
     given = None if fisher is None else [_lookup(fisher, site) for site in found]
     shared = _by_rate(mu, sigma, how) if isinstance(how, Rate) else _by_paper(mu, sigma, how, given)
     install(model, found, shared.book, shared.labels, shared.blends, tied=getattr(how, "tied", False))
-    return replace(
-        report_of(model, type(how).__name__.lower()),
-        components_before_merging=shared.before_merging,
-        log_likelihood=shared.log_likelihood,
-        iterations=shared.iterations,
-        distortion=shared.distortion,
-    )
+    return replace(report_of(model, type(how).__name__.lower()), **shared.told)
 
 
 def require_mean_field(model: nn.Module) -> list[Site]:
@@ -172,17 +163,20 @@ def _lookup(fisher: Mapping[str, Tensor], site: Site) -> Tensor:
 
 def _by_rate(mu: list[Tensor], sigma: list[Tensor], how: Rate) -> _Shared:
     result = share_by_rate(mu, sigma, how)
-    book, fit = result.fit.codebook, result.fit
-    distortion = float(fit.distortion.sum())
-    none: list[Blends | None] = [None] * len(mu)
-    plain = Codebook(book.mu, book.sigma)
-    return _Shared(plain, result.labels, none, book.components, None, len(fit.history), distortion)
+    fit = result.fit
+    told = {
+        "components_before_merging": fit.codebook.components,
+        "iterations": len(fit.history),
+        "distortion": float(fit.distortion.sum()),
+    }
+    return _Shared(fit.codebook, result.labels, [None] * len(mu), told)
 
 
 def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Tensor] | None) -> _Shared:
     """Outliers, mixture, assignment, small clusters, merge, blend: in this order (METHOD 2)."""
     outlier = before_sharing(how.outliers, mu, fisher)
-    inliers = [(m[~o], s[~o]) for m, s, o in zip(mu, sigma, outlier, strict=True)]
+    position = [(~o).reshape(-1).nonzero()[:, 0] for o in outlier]  # of the weights left to share
+    inliers = [(m.reshape(-1)[p], s.reshape(-1)[p]) for m, s, p in zip(mu, sigma, position, strict=True)]
     count = sum(len(m) for m, _ in inliers)
     if count < how.components:
         raise ValueError(
@@ -193,40 +187,30 @@ def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Te
     fit = fit_mixture(plane.atoms(), how.components, tolerance=how.tolerance)
     labels = assign(fit.mixture, plane, inliers)
     mixture, before = fit.mixture, fit.mixture.components
-    small = [torch.zeros_like(label, dtype=torch.bool) for label in labels]
-    if how.outliers.smallest_cluster:
-        small = by_cluster_size(labels, how.outliers.smallest_cluster)
+    small = by_cluster_size(labels, how.outliers.smallest_cluster or 0)
     if how.merge is not None:
         gradient = _mean_by_label(fisher, outlier, labels, before) if how.merge.gradient is not None else None
         merged = merge_components(mixture, how.merge, gradient)
         mixture = merged.mixture
         labels = [merged.new_of_old[label.long()] for label in labels]
-    kept = [_inside(inliers[i], labels[i], small[i]) for i in range(len(mu))]
+    position = [p[~s] for p, s in zip(position, small, strict=True)]
+    kept = [(m[~s], sd[~s], label[~s]) for (m, sd), label, s in zip(inliers, labels, small, strict=True)]
     if sum(len(label) for _, _, label in kept) == 0:
         raise ValueError("Every weight is an outlier: nothing is left to share. Loosen the outlier rules.")
     blends: list[Blends | None] = [None] * len(mu)
-    positions = [_positions(o, s) for o, s in zip(outlier, small, strict=True)]
     if how.blend is not None:
         far = blend_weights(mixture, *zip(*kept, strict=True), k=how.blend, beyond=how.beyond)
-        blends = [Blends(p[b.weight], b.component, b.alpha) for p, b in zip(positions, far, strict=True)]
+        blends = [Blends(p[b.weight], b.component, b.alpha) for p, b in zip(position, far, strict=True)]
     book = Codebook(*component_moments(mixture))
-    dense = [_dense(m, p, k[2], mixture.components) for m, p, k in zip(mu, positions, kept, strict=True)]
-    return _Shared(book, dense, blends, before, fit.log_likelihood, fit.iterations)
-
-
-def _inside(inlier: tuple[Tensor, Tensor], label: Tensor, small: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return inlier[0][~small], inlier[1][~small], label[~small]
-
-
-def _positions(outlier: Tensor, small: Tensor) -> Tensor:
-    """Flat positions of the weights that stay shared."""
-    return (~outlier).reshape(-1).nonzero()[:, 0][~small]
-
-
-def _dense(mu: Tensor, position: Tensor, label: Tensor, components: int) -> Tensor:
-    """Labels in the tensor's shape; label K where a weight is an outlier."""
-    full = torch.full((mu.numel(),), components, dtype=torch.int64)
-    return full.index_copy_(0, position, label.long()).view(mu.shape)
+    dense = [torch.full((m.numel(),), book.components) for m in mu]  # label K marks an outlier
+    for full, p, (_, _, label) in zip(dense, position, kept, strict=True):
+        full[p] = label.long()
+    told = {
+        "components_before_merging": before,
+        "log_likelihood": fit.log_likelihood,
+        "iterations": fit.iterations,
+    }
+    return _Shared(book, [full.view(m.shape) for full, m in zip(dense, mu, strict=True)], blends, told)
 
 
 def _mean_by_label(

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pocketbayes.structure.network import Group, IntArray, NeuronAxis, NeuronGraph
+from pocketbayes.structure.automorphisms import IntArray
+from pocketbayes.structure.network import Group, NeuronAxis, NeuronGraph
 from pocketbayes.structure.permute import permute_weights
 
 LEAST = 1e-9  # of the likeness: less is rounding

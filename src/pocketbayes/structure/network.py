@@ -8,20 +8,16 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import nn
 
+from pocketbayes.structure.automorphisms import IntArray, connected
 from pocketbayes.structure.schemes import Weight
 
-IntArray = NDArray[np.int64]
 Cell = tuple[int, tuple[int, ...]]  # a neuron, and which of its copies (pixels of a flattened channel)
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 class NeuronAxis(NamedTuple):
@@ -159,30 +155,27 @@ class Builder:
 
     def build(self) -> NeuronGraph:
         """The graph; the neurons of a signed tie become one, unless an axis would then hold one twice."""
-        layers = [(self._axis(i), self._axis(o)) for _, _, i, o in self._layers.values()]
+        axes = [self._axis(cells) for _, _, *ends in self._layers.values() for cells in ends]
         ties = [(self._axis(left), self._axis(right)) for left, right, _ in self._ties]
-        axes = [axis for pair in layers + ties for axis in pair]
+        axes += [axis for tie in ties for axis in tie]
         joined, is_joined = self._join(axes, ties)
-        axes = [NeuronAxis(joined[axis.neurons], axis.slots) for axis in axes]
-        pairs = list(zip(axes[::2], axes[1::2], strict=True))
-        riders = [(name, self._axis(cells), dim, flips) for name, (cells, dim, flips) in self._riders.items()]
+
+        def axis(cells: list[Cell]) -> NeuronAxis:
+            neurons, slots = self._axis(cells)
+            return NeuronAxis(joined[neurons], slots)
+
         return NeuronGraph(
-            groups=self._groups(joined, axes),
+            groups=self._groups(joined, [NeuronAxis(joined[neurons], slots) for neurons, slots in axes]),
             layers=tuple(
-                NeuronLayer(weight, inputs, outputs, groups)
-                for (weight, groups, _, _), (inputs, outputs) in zip(
-                    self._layers.values(), pairs[: len(layers)], strict=True
-                )
+                NeuronLayer(w, axis(i), axis(o), groups) for w, groups, i, o in self._layers.values()
             ),
             ties=tuple(
-                Tie(left, right, signed)
-                for (_, _, signed), (left, right), done in zip(
-                    self._ties, pairs[len(layers) :], is_joined, strict=True
-                )
+                Tie(axis(left), axis(right), signed)
+                for (left, right, signed), done in zip(self._ties, is_joined, strict=True)
                 if not done
             ),
             riders=tuple(
-                Rider(n, NeuronAxis(joined[a.neurons], a.slots), dim, flips) for n, a, dim, flips in riders
+                Rider(name, axis(cells), dim, flips) for name, (cells, dim, flips) in self._riders.items()
             ),
         )
 
@@ -222,12 +215,8 @@ class Builder:
         members: dict[tuple[object, ...], list[int]] = {}
         for neuron in range(size):
             name = self._born[first[neuron]]
-            key = (
-                name,
-                bool(pinned[neuron]),
-                bool(odd[neuron] and not pinned[neuron]),
-                frozenset(parts[neuron]),
-            )
+            kind = bool(pinned[neuron]), bool(odd[neuron] and not pinned[neuron])
+            key = (name, *kind, frozenset(parts[neuron]))
             members.setdefault(key, []).append(neuron)
         names = _unique_names([str(key[0]) for key in members])
         return tuple(
@@ -237,13 +226,7 @@ class Builder:
 
 
 def _union(joined: IntArray, left: IntArray, right: IntArray) -> IntArray:
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    size = len(joined)
-    rows, columns = joined[left], joined[right]
-    graph = coo_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(size, size))
-    labels = connected_components(graph, directed=False)[1][joined]
+    labels = connected(len(joined), joined[left], joined[right])[joined]
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 
@@ -258,93 +241,3 @@ def _unique_names(names: Sequence[str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         unique.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return unique
-
-
-# --- layers -------------------------------------------------------------------------------------------------
-
-
-class WeightedLayer(NamedTuple):
-    """What is needed of a Linear or convolution, found without touching its (possibly random) weight."""
-
-    weight: Weight
-    inputs: int
-    outputs: int
-    groups: int
-    bias: str | None
-
-
-def weighted_layer(name: str, module: nn.Module) -> WeightedLayer | None:
-    """Sizes of a Linear or convolution, None for another module."""
-    prefix = f"{name}." if name else ""
-    bias = f"{prefix}bias" if getattr(module, "bias", None) is not None else None
-    if isinstance(module, nn.Linear):
-        weight = Weight(f"{prefix}weight", (module.out_features, module.in_features))
-        return WeightedLayer(weight, module.in_features, module.out_features, 1, bias)
-    if isinstance(module, CONVOLUTIONS + TRANSPOSED):
-        inputs, outputs, groups = module.in_channels, module.out_channels, module.groups
-        transposed = isinstance(module, TRANSPOSED)
-        sizes = (inputs, outputs // groups) if transposed else (outputs, inputs // groups)
-        weight = Weight(f"{prefix}weight", (*sizes, *module.kernel_size), transposed)
-        return WeightedLayer(weight, inputs, outputs, groups, bias)
-    return None
-
-
-def spread_over(cells: Sequence[Cell | None], positions: int, where: str) -> list[Cell | None]:
-    """Each channel over its consecutive positions, as flattening lays them out."""
-    copies, rest = divmod(positions, len(cells))
-    if rest:
-        raise ValueError(
-            f"{where}: reads {positions} values, which {len(cells)} flattened channels cannot make up. "
-            "Pass layers={name: (stream read, stream written), ...} instead."
-        )
-    if copies == 1:
-        return list(cells)
-    return [cell and (cell[0], (*cell[1], copy)) for cell in cells for copy in range(copies)]
-
-
-def listed_graph(
-    model: nn.Module,
-    layers: Sequence[str] | Mapping[str, tuple[str, str]],
-    odd: bool | Collection[str] = False,
-) -> NeuronGraph:
-    """The graph of layers given by hand: names in order, or name -> (stream it reads, stream it writes).
-
-    Layers that write one stream are tied (a residual stream), streams nobody writes are the network's inputs and
-    those nobody reads its outputs.  `odd` lists the streams that only odd functions touch (True: all of them).
-    """
-    if not isinstance(layers, Mapping):
-        layers = {name: (f"stream {i}", f"stream {i + 1}") for i, name in enumerate(layers)}
-    builder, found = Builder(), {name: _find_layer(model, name) for name in layers}
-    streams: dict[str, list[Cell]] = {}
-    outputs: dict[str, list[Cell]] = {}
-    for name, (_, written) in layers.items():
-        outputs[name] = builder.fresh(written, found[name].outputs)
-        known = streams.setdefault(written, outputs[name])
-        if len(known) != len(outputs[name]):
-            raise ValueError(
-                f"{name}: writes {len(outputs[name])} neurons to stream {written!r}, which has {len(known)}."
-            )
-        builder.tie(known, outputs[name])
-    for name, (read, _) in layers.items():
-        known = streams.setdefault(read, []) or builder.fresh(read, found[name].inputs, pinned=True)
-        streams[read] = known
-        cells = [cell for cell in spread_over(known, found[name].inputs, name) if cell]
-        builder.layer(found[name].weight, found[name].groups, cells, outputs[name])
-        if (bias := found[name].bias) is not None:
-            builder.rider(bias, outputs[name])
-    sources = {read for read, _ in layers.values()}
-    for stream, cells in streams.items():
-        if stream not in sources:
-            builder.pin(cells)
-        if not (odd is True or (odd is not False and stream in odd)):
-            builder.not_odd(cells)
-    return builder.build()
-
-
-def _find_layer(model: nn.Module, name: str) -> WeightedLayer:
-    modules = dict(model.named_modules())
-    layer = weighted_layer(name, modules[name]) if name in modules else None
-    if layer is None:
-        what = type(modules[name]).__name__ if name in modules else "missing from the model"
-        raise ValueError(f"{name}: must name a Linear or convolution layer, but it is {what}.")
-    return layer

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pocketbayes.structure.network import IntArray, NeuronAxis, NeuronGraph, NeuronLayer
+from pocketbayes.structure.automorphisms import IntArray
+from pocketbayes.structure.network import NeuronAxis, NeuronGraph, NeuronLayer
 
 
 def permute_weights(

@@ -6,30 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 
 from pocketbayes.structure import shapes
-from pocketbayes.structure.network import (
-    CONVOLUTIONS,
-    TRANSPOSED,
-    Builder,
-    Cell,
-    NeuronGraph,
-    listed_graph,
-    spread_over,
-    weighted_layer,
-)
+from pocketbayes.structure.layers import listed_graph, spread_over, weighted_layer
+from pocketbayes.structure.network import Builder, Cell, NeuronGraph
 from pocketbayes.structure.schemes import Weight
 from pocketbayes.structure.shapes import Stream, Untraceable
-from pocketbayes.structure.tracer import LocalTracer
+from pocketbayes.structure.tracer import NORMS, LayerTracer, is_leaf, kind_of, ranks_of
 
 SUMS = frozenset({"add", "iadd", "sub", "isub", "rsub"})
 PRODUCTS = frozenset({"mul", "imul", "multiply", "div", "truediv", "itruediv"})
 QUESTIONS = frozenset({"size", "getattr", "dim", "len"})  # about a tensor's shape
 NUMBER = object()  # their answers, and what is computed from them
-NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class TensorValue:
@@ -53,34 +43,16 @@ def neuron_graph(
     if layers is not None:
         return listed_graph(model, layers, odd)
     where = type(model).__name__
-    if _is_leaf(model):
+    if is_leaf(model):
         raise ValueError(f"{where}: a single layer has no hidden neurons. Pass the network it is a part of.")
     try:
-        traced = fx.GraphModule(model, _Tracer().trace(model))
+        traced = fx.GraphModule(model, LayerTracer().trace(model))
     except Exception as error:  # tracing runs the user's code on proxies: it may fail in any way
         raise ValueError(f"{where}: torch.fx cannot trace its forward ({error}). {shapes.ADVICE}") from error
-    walk = _Walk(model, _ranks(traced, example))
+    walk = _Walk(model, ranks_of(traced, example))
     for node in traced.graph.nodes:
         walk.visit(node)
     return walk.builder.build()
-
-
-class _Tracer(LocalTracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return _is_leaf(m)
-
-
-def _is_leaf(module: nn.Module) -> bool:
-    """Layers and torch's own modules; containers are walked through."""
-    known = isinstance(module, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *NORMS))
-    return known or (
-        _kind(module).__module__.startswith("torch.nn.modules") and not isinstance(module, nn.Sequential)
-    )
-
-
-def _kind(module: nn.Module) -> type:
-    """The module's class, under the one that a parametrisation may have put over it."""
-    return next(kind for kind in type(module).__mro__ if kind.__module__ != "torch.nn.utils.parametrize")
 
 
 def _weight_id(module: nn.Module) -> int:
@@ -90,24 +62,6 @@ def _weight_id(module: nn.Module) -> int:
         assert isinstance(module.parametrizations, nn.ModuleDict)
         weight = getattr(module.parametrizations["weight"], "original", None)
     return id(module if weight is None else weight)
-
-
-def _ranks(traced: fx.GraphModule, example: Tensor | None) -> dict[str, int]:
-    """How many axes the tensor of each node has, by running the example through."""
-    if example is None:
-        return {}
-    from torch.fx.passes.shape_prop import ShapeProp
-
-    training = [module for module in traced.modules() if module.training]
-    traced.eval()
-    try:
-        with torch.no_grad():
-            ShapeProp(traced).propagate(example)
-    finally:
-        for module in training:
-            module.training = True
-    metas = {node.name: node.meta.get("tensor_meta") for node in traced.graph.nodes}
-    return {name: len(meta.shape) for name, meta in metas.items() if hasattr(meta, "shape")}
 
 
 class _Walk:
@@ -184,7 +138,7 @@ class _Walk:
         if isinstance(module, nn.PReLU) and module.num_parameters > 1:
             self.builder.rider(f"{name}.weight", self._all_cells(stream.cells), flips=False)
         limits = (module.min_val, module.max_val) if isinstance(module, nn.Hardtanh) else ()
-        return self._elementwise(_kind(module).__name__.lower(), stream, limits)
+        return self._elementwise(kind_of(module).__name__.lower(), stream, limits)
 
     def _weighted(self, name: str, module: nn.Module, stream: Any) -> Stream:
         layer = weighted_layer(name, module)

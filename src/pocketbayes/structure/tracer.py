@@ -5,7 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
+
+from pocketbayes.structure.layers import CONVOLUTIONS, TRANSPOSED
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class LocalTracer(fx.Tracer):
@@ -55,3 +60,39 @@ class LocalTracer(fx.Tracer):
 
         methods = {"__module__": cls.__module__, "__call__": call, "__getattr__": attribute}
         return type(cls.__name__, (cls,), methods)
+
+
+class LayerTracer(LocalTracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return is_leaf(m)
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Layers and torch's own modules; containers are walked through."""
+    known = isinstance(module, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED, *NORMS))
+    return known or (
+        kind_of(module).__module__.startswith("torch.nn.modules") and not isinstance(module, nn.Sequential)
+    )
+
+
+def kind_of(module: nn.Module) -> type:
+    """The module's class, under the one that a parametrisation may have put over it."""
+    return next(kind for kind in type(module).__mro__ if kind.__module__ != "torch.nn.utils.parametrize")
+
+
+def ranks_of(traced: fx.GraphModule, example: Tensor | None) -> dict[str, int]:
+    """How many axes the tensor of each node has, by running the example through."""
+    if example is None:
+        return {}
+    from torch.fx.passes.shape_prop import ShapeProp
+
+    training = [module for module in traced.modules() if module.training]
+    traced.eval()
+    try:
+        with torch.no_grad():
+            ShapeProp(traced).propagate(example)
+    finally:
+        for module in training:
+            module.training = True
+    metas = {node.name: node.meta.get("tensor_meta") for node in traced.graph.nodes}
+    return {name: len(meta.shape) for name, meta in metas.items() if hasattr(meta, "shape")}

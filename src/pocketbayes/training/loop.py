@@ -21,13 +21,14 @@ from pocketbayes.data.loaders import EMPTY, length
 from pocketbayes.likelihood import Batch, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.modes import modes_of
+from pocketbayes.posterior.norms import train_mode
 from pocketbayes.posterior.weights import StochasticWeight, unwrap
 from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.prediction.scales import Scales, give_scales
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.progress import bar
-from pocketbayes.training import checkpoint
+from pocketbayes.training.checkpoint import Checkpoints
 from pocketbayes.training.finite import FiniteChecks
 from pocketbayes.training.history import Epoch, History, Settings
 from pocketbayes.training.objective import Nelbo, nelbo
@@ -258,26 +259,27 @@ def train(
     """The loop.  `path` is the checkpoint: read if it is there, written at every epoch and every so many seconds."""
     if path is not None:
         require_writable(path)
-        if path.exists():
-            checkpoint.resume(path, run)
+    checkpoints = None if path is None else Checkpoints(path, run)
+    if checkpoints is not None and checkpoints.path.exists():
+        checkpoints.resume()
     give_scales(unwrap(run.task.model), Scales())  # those of a calibration before, which training undoes
-    kept = path if _rank() == 0 else None
+    kept = checkpoints if _rank() == 0 else None
     total = run.settings.epochs * run.batches
     with bar("fit", total, enabled=progress, done=run.state.epoch * run.batches) as shown:
         while not run.finished:
             started = saved = time.monotonic()
-            run.task.model.train()
+            train_mode(run.task.model)
             for batch in run.rest_of_epoch():
                 parts = run.train_on(batch)
                 shown.advance(f"nll {parts.nll:.3f}  kl {parts.kl:,.0f}")
                 if kept is not None and time.monotonic() - saved > checkpoint_seconds:
-                    checkpoint.save(kept, run)
+                    kept.save()
                     saved = time.monotonic()
             epoch = run.end_epoch(time.monotonic() - started)
             if on_epoch is not None:
                 on_epoch(epoch)
             if kept is not None:
-                checkpoint.save(kept, run)
+                kept.save()
     if run.state.best is not None:
         run.take(run.state.best)
     return run.state.history

@@ -1,0 +1,204 @@
+"""Compression without training: labels that make up for each other, norms taken anew, the codebook refitted.
+
+All of it needs inputs alone: what is to be right is what the network itself answered.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from pocketbayes.compression.steering import ONE_COMPONENT
+from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
+from pocketbayes.moments import Codebook, Moments
+from pocketbayes.posterior.draws import mean_weights
+from pocketbayes.posterior.surgery import adopt
+from pocketbayes.prediction.inputs import device_of, unlabelled
+from pocketbayes.runs.progress import track
+from pocketbayes.sharing.compensate import compensated_labels, factor, input_moments
+from pocketbayes.sharing.evidence import coarsen, gather_evidence
+from pocketbayes.sharing.labels import RateSharing, label_weights
+from pocketbayes.sharing.rate import Rate, RateCode, fit_bits, fit_codebook
+from pocketbayes.sharing.share import install, require_mean_field, share
+from pocketbayes.training.distillation import frozen
+
+ROUNDS = 8  # of labels, each nearer to the budget
+FILLED = 0.99  # of the budget is near enough
+
+_Norm = nn.modules.batchnorm._BatchNorm
+
+
+@torch.no_grad()
+def answered(
+    loader: Iterable[Any], teachers: list[nn.Module], likelihood: Likelihood | None, *, batches: int | None
+) -> list[Any]:
+    """Batches with the mean of the teachers' answers for targets; labels, if the loader has any, are left aside."""
+    teachers, likelihood, found = list(map(frozen, teachers)), as_likelihood(likelihood), list[Any]()
+    for batch in unlabelled(islice(loader, batches), device_of(teachers[0])):
+        answers = [likelihood.answer(teacher(*batch.args, **batch.kwargs)) for teacher in teachers]
+        target = torch.stack(answers).mean(0)
+        found.append({**batch.kwargs, "target": target} if batch.kwargs else (*batch.args, target))
+    if not found:
+        raise ValueError(
+            "compress: the loader is empty. A few hundred inputs, labelled or not, are enough for epochs=0."
+        )
+    return found
+
+
+def share_untrained(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    components: int,
+    max_bytes: int,
+    smallest: int,
+    size_of: Callable[[nn.Module], int],
+) -> float:
+    """Share a mean-field posterior in place, within the budget; returns the distortion in nats.
+
+    Args:
+        smallest: bytes of the file with a single component.
+        size_of: bytes of the file of a shared model.
+    """
+    plan = _Labelling(model, loader, components)
+    bits = 8.0 * (max_bytes - smallest)
+    best: tuple[int, nn.Module, float] | None = None
+    for _ in range(ROUNDS):
+        trial = copy.deepcopy(model)
+        distortion = plan.share(trial, max(8.0, bits))
+        size = size_of(trial)
+        if size <= max_bytes and (best is None or size > best[0]):
+            best = size, trial, distortion
+        if FILLED * max_bytes <= size <= max_bytes:
+            break
+        bits *= max(0.1, (0.5 * (1 + FILLED) * max_bytes - smallest) / max(1.0, size - smallest))
+    if best is None:  # all but labels fill the budget
+        return float(share(model, ONE_COMPONENT).distortion or 0.0)
+    adopt(model, best[1])
+    return best[2]
+
+
+class _Labelling:
+    """A posterior and the correlations of its layers' inputs, to be labelled at different rates."""
+
+    def __init__(self, model: nn.Module, loader: Iterable[Any], components: int) -> None:
+        self.rate = Rate(components=components)
+        found = require_mean_field(model)
+        self.weights = [Moments(*(t.detach() for t in site.moments)) for site in found]
+        moments = input_moments(model, loader)
+        self.factors = [factor(moments.pop(s.path)) if s.path in moments else None for s in found]
+        pairs = zip(self.weights, self.factors, strict=True)
+        self.mu = [q.mu for q in self.weights]
+        self.conditional = [q.sigma if f is None else f.conditional(q.sigma) for q, f in pairs]
+        self.evidence = gather_evidence(self.mu, self.conditional)
+        self.coarse = coarsen(self.evidence)
+
+    def share(self, model: nn.Module, max_bits: float) -> float:
+        """Labels that take about so many bits, in place; returns the distortion in nats."""
+        rough, lambda_ = fit_bits(self.coarse, max_bits, self.rate)
+        rate = replace(self.rate, lambda_=lambda_)
+        fit = fit_codebook(self.evidence, rate, rough.code)
+        code = self._with_own_sigmas(label_weights(fit.code, self.mu, self.conditional, rate))
+        labelled = compensated_labels(self.weights, self.factors, code, rate)
+        found = require_mean_field(model)
+        with torch.no_grad():
+            for site, layer in zip(found, labelled, strict=True):
+                site.original.copy_(layer.mu)  # where outliers stay
+        install(model, found, code.codebook, [layer.labels for layer in labelled], [None] * len(found))
+        return sum(layer.distortion for layer in labelled)
+
+    def _with_own_sigmas(self, result: RateSharing) -> RateCode:
+        """The code, its sigmas those of the members themselves: the root of the harmonic mean of their variances."""
+        code = result.fit.code
+        sums = torch.zeros(2, code.frequency.shape[1], dtype=torch.float64)  # of 1 and of 1 / sigma^2
+        for q, label in zip(self.weights, result.labels, strict=True):
+            tau = q.sigma.cpu().double().pow(-2).reshape(-1)
+            for total, x in zip(sums, (torch.ones_like(tau), tau), strict=True):
+                total.index_add_(0, label.reshape(-1).int(), x)
+        sigma = (sums[0] / sums[1]).sqrt()[:-1]
+        return code._replace(codebook=Codebook(code.codebook.mu, sigma))
+
+
+def renew_norms(model: nn.Module, loader: Iterable[Any]) -> None:
+    """The statistics of every BatchNorm as the weights' means make them on these batches, in place."""
+    norms = [m for m in model.modules() if isinstance(m, _Norm) and m.running_mean is not None]
+    if not norms:
+        return
+    momenta, was_training = [norm.momentum for norm in norms], model.training
+    counted = [None if n.num_batches_tracked is None else n.num_batches_tracked.clone() for n in norms]
+    model.eval()
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the mean over all batches
+            norm.train()
+        with torch.no_grad(), mean_weights(model):
+            for batch in unlabelled(loader, device_of(model)):
+                model(*batch.args, **batch.kwargs)
+    finally:
+        for norm, momentum, count in zip(norms, momenta, counted, strict=True):
+            norm.momentum = momentum
+            if count is not None:
+                norm.num_batches_tracked = count
+        model.train(was_training)
+
+
+def refit(
+    model: nn.Module,
+    batches: list[Any],
+    *,
+    likelihood: Likelihood | None,
+    epochs: int,
+    lr: float,
+    progress: bool,
+) -> None:
+    """Move the values that labels stand for, and all that is deterministic, towards the targets, in place.
+
+    In evaluation mode, through the means.  Kept only if it is better on these batches.
+    """
+    likelihood, parameters = as_likelihood(likelihood), _values(model)
+    given = [p.detach().clone() for p in parameters]
+    optimizer = torch.optim.Adam(parameters, lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, epochs * len(batches)))
+    was_training = model.training
+    model.eval()
+
+    def step(raw: Any) -> float:
+        batch = unpack(raw, device_of(model))
+        loss = likelihood.nll(model(*batch.args, **batch.kwargs), batch.target).mean()
+        if torch.is_grad_enabled():
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for p, g in zip(parameters, gradients, strict=True):
+                p.grad = g
+            optimizer.step()
+            schedule.step()
+        return loss.item()
+
+    def judged() -> float:
+        with torch.no_grad():
+            return sum(map(step, batches))
+
+    try:
+        with mean_weights(model):
+            before = judged()
+            for _ in range(epochs):
+                for raw in track(batches, "refit", enabled=progress):
+                    step(raw)
+            if epochs and not judged() < before:
+                with torch.no_grad():
+                    for p, value in zip(parameters, given, strict=True):
+                        p.copy_(value)
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+        model.train(was_training)
+
+
+def _values(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters that are trained but for sigmas."""
+    return [p for name, p in model.named_parameters() if p.requires_grad and name.split(".")[-1] != "rho"]
