@@ -28,7 +28,7 @@ from experiments.markdown import measured, table
 from experiments.record import RESULTS, Summary, summary, versions, write_result
 from pocketbayes.cli.digits import BATCH, train_deterministic, untrained
 from pocketbayes.data import DataSet, hold_out, load
-from pocketbayes.data.batches import stratified_order
+from pocketbayes.data.examples import stratified_order
 from pocketbayes.runs.progress import track
 
 RESULT = RESULTS / "calibration.json"
@@ -54,7 +54,7 @@ def split(seed: int, images: int | None) -> Split:
     train, test = load("digits"), load("digits", split="test")
     whole = replace(train, x=torch.cat([train.x, test.x]), y=torch.cat([train.y, test.y]))
     tested = torch.zeros(len(whole), dtype=torch.bool)
-    tested[stratified_order(whole.y, seed=0)[seed::SEEDS]] = True
+    tested[stratified_order(whole.y.numpy(), seed=0)[seed::SEEDS]] = True
     seen = whole.subset(~tested)
     if images is not None:
         seen = hold_out(seen, images / len(seen), seed)[1]

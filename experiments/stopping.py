@@ -29,7 +29,7 @@ from experiments.sharing.train_network import MODELS, splits
 from pocketbayes import data, metrics
 from pocketbayes.likelihood import Categorical
 from pocketbayes.prediction.answer import Predictive
-from pocketbayes.prediction.answering import MOST, TOLERANCE
+from pocketbayes.prediction.average import MOST, TOLERANCE
 from pocketbayes.prediction.held_out import HeldOutClasses
 from pocketbayes.prediction.reduce import Classes
 from pocketbayes.prediction.scales import Scale

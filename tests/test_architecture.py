@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pocketbayes"
 STAGES = (  # in the order of docs/architecture.md
     "errors",
     "moments",
+    "arrays",
     "drawing",
     "runs",
     "noise",
@@ -23,6 +24,7 @@ STAGES = (  # in the order of docs/architecture.md
     "prediction",
     "training",
     "artifact",
+    "runtime",
     "compression",
     "report",
     "cli",

@@ -100,7 +100,7 @@ def train_and_look(
     )
     print(f"seed {seed}, {name}: trained in {time.process_time() - started:.0f} s", flush=True)
     assert test.target_scaling is not None
-    mean, std = float(test.target_scaling.mean), float(test.target_scaling.std)
+    mean, std = test.target_scaling.mean.item(), test.target_scaling.std.item()
     swaps = {**noises, "Gaussian again": Gaussian()} if name == "Gaussian" else {name: noises[name]}
     found: dict[str, Any] = {"sigma": float(likelihood.sigma.detach()) * std}
     for number, (other, noise) in enumerate(swaps.items()):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from pocketbayes.errors import not_installed
+
 __version__ = "0.1.0"
 
 # The public names in pipeline order, and where each lives; imported on first use, since torch alone takes seconds.
@@ -46,7 +48,7 @@ _HOME = {
     "load": "artifact.store",
     "read": "artifact.store",
     "to_onnx": "artifact.to_graph",
-    "open": "artifact.open",
+    "open": "runtime.choice",
     "Predictor": "artifact.predictor",
     "push_to_hub": "artifact.hub",
     "from_pretrained": "artifact.hub",
@@ -55,17 +57,30 @@ _HOME = {
     "energy_distance": "noise",
     "shape_sensitivity": "prediction.noise_shape",
 }
-_MODULES = ("noise", "likelihood", "structure", "sharing", "metrics", "artifact", "data", "nets", "errors")
+_MODULES = (
+    "noise",
+    "likelihood",
+    "structure",
+    "sharing",
+    "metrics",
+    "artifact",
+    "runtime",
+    "data",
+    "nets",
+    "errors",
+)
 
 __all__ = [*_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"pocketbayes.{name}")
-    if name not in _HOME:
+    if name not in _HOME and name not in _MODULES:
         raise AttributeError(f"module 'pocketbayes' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"pocketbayes.{_HOME[name]}"), name)
+    try:
+        module = importlib.import_module(f"pocketbayes.{_HOME.get(name, name)}")
+    except ModuleNotFoundError as error:
+        raise not_installed(error, f"pocketbayes.{name}") from error
+    value = getattr(module, name) if name in _HOME else module
     globals()[name] = value
     return value
 

@@ -17,3 +17,22 @@ class ConvergenceWarning(UserWarning):
 
 class ReproducibilityWarning(UserWarning):
     """A run that cannot be repeated bit by bit, and why."""
+
+
+_EXTRAS = {
+    "torch": "torch",
+    "scipy": "torch",
+    "safetensors": "torch",
+    "onnxruntime": "runtime",
+    "PIL": "runtime",
+}
+
+
+def not_installed(error: ModuleNotFoundError, what: str) -> ImportError:
+    """The same error, with the command that installs what is missing, if it belongs to an extra."""
+    package = str(error.name).partition(".")[0]
+    if package not in _EXTRAS:
+        return error
+    return ImportError(
+        f"{what} needs {package}, which is not installed. Run: pip install 'pocketbayes[{_EXTRAS[package]}]'"
+    )

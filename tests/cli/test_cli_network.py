@@ -166,7 +166,7 @@ def test_arrays_dicts_and_torch_data_sets_are_the_same_data() -> None:
         (Pairs(), Pairs()),
     ]
     for form in forms:
-        train, test = splits_from("f", form)
+        train, test = map(DataSet.of, splits_from("f", form))
         assert train.classes == test.classes == ("0", "1", "2")
         assert torch.equal(train.inputs().double(), torch.from_numpy(x))  # as it is
         assert torch.equal(test.targets(), torch.from_numpy(y))
@@ -175,7 +175,7 @@ def test_arrays_dicts_and_torch_data_sets_are_the_same_data() -> None:
 def test_bytes_of_a_users_function_are_standardised() -> None:
     x = torch.randint(0, 256, (50, 3, 4, 4), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     train, _ = splits_from("f", ((x, torch.arange(50) % 2), (x, torch.arange(50) % 2)))
-    seen = train.inputs().double()
+    seen = DataSet.of(train).inputs().double()
     torch.testing.assert_close(seen.mean((0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=1e-5, rtol=0)
     torch.testing.assert_close(
         seen.std((0, 2, 3), correction=0), torch.ones(3, dtype=torch.float64), atol=1e-5, rtol=0

@@ -120,7 +120,7 @@ def test_an_npz_of_images_is_read_channels_last_and_scaled_by_its_training_split
     torch.testing.assert_close(train.inputs().mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(train.inputs().std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
     assert test.inputs().mean() < -0.5
-    mean, std = (part.view(-1, 1, 1) for part in test.scaling[:2])
+    mean, std = (torch.from_numpy(t).view(-1, 1, 1) for t in (test.scaling.mean, test.scaling.std))
     torch.testing.assert_close(255 * (test.inputs() * std + mean), test.x.float(), atol=1e-3, rtol=0)
 
 
@@ -158,9 +158,9 @@ def test_regression_is_standardised_by_the_training_rows_alone(tmp_path: Path) -
         torch.testing.assert_close(train.inputs()[:, :3].std(0, correction=0), torch.ones(3))
         assert train.inputs()[:, 3].abs().max() < 1e-5  # a constant column
         assert train.target_scaling is not None
-        torch.testing.assert_close(test.scaling.mean, train.x.mean(0))
-        mean, std, _ = train.target_scaling
-        torch.testing.assert_close(test.targets() * std + mean, test.y)
+        torch.testing.assert_close(torch.from_numpy(test.scaling.mean), train.x.mean(0))
+        mean, std = train.target_scaling.mean, train.target_scaling.std
+        torch.testing.assert_close(test.targets() * torch.from_numpy(std) + torch.from_numpy(mean), test.y)
         rows = {tuple(row) for row in torch.cat([train.y, test.y]).tolist()}
         assert rows == {tuple(row) for row in y.astype(np.float32).tolist()}
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import pocketbayes as pb
 from pocketbayes.likelihood import Categorical, Heteroscedastic, Homoscedastic
-from pocketbayes.prediction.answering import MOST, TOLERANCE
+from pocketbayes.prediction.average import MOST, TOLERANCE
 from pocketbayes.prediction.scales import Scale, Scales, give_scales, scales_of
 
 

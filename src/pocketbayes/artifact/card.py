@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
+import numpy as np
 
-from pocketbayes.data import DataSet, Scaling
-from pocketbayes.likelihood import Categorical, Homoscedastic, Likelihood
-from pocketbayes.nets import FACTS
+from pocketbayes.data import Examples, Scaling
 from pocketbayes.prediction.scales import Scales, read_scales
+
+if TYPE_CHECKING:
+    from pocketbayes.likelihood import Likelihood
 
 MOST = 1 << 20  # classes, channels ... that a file may ask for
 LARGEST = 1 << 24  # numbers in one input
@@ -44,9 +45,11 @@ class Card(NamedTuple):
 
     def likelihood(self) -> Likelihood:
         """Of the classes, or of regression targets with the card's sigma, which training may change."""
+        from pocketbayes.likelihood import Categorical, Homoscedastic
+
         return Categorical() if self.classes is not None else Homoscedastic(self.sigma or 1.0, learned=True)
 
-    def require_fit(self, path: Path, data: DataSet) -> None:
+    def require_fit(self, path: Path, data: Examples) -> None:
         """The data must be of the kind that the file was made for."""
         if self.shape != data.shape:
             raise ValueError(
@@ -63,17 +66,17 @@ class Card(NamedTuple):
     def metadata(self) -> dict[str, Any]:
         """As JSON; what is absent is left out."""
         found: dict[str, Any] = {"net": self.net, "args": self.args, "shape": list(self.shape)}
-        found["scale"] = [*_lists(self.scaling), self.scaling.full]
+        found["scale"] = [*self.scaling.lists(), self.scaling.full]
         if self.classes is not None:
             numbered = self.classes == tuple(map(str, range(len(self.classes))))
             found["classes"] = len(self.classes) if numbered else list(self.classes)
         if self.target_scaling is not None:
-            found["target"] = _lists(self.target_scaling)
-        found |= {"noise_sigma": self.sigma, "unsure": self.unsure, **self.scales.metadata()}
+            found["target"] = self.target_scaling.lists()
+        found |= {"noise_sigma": self.sigma, "unsure": self.unsure}
         return {key: value for key, value in found.items() if value not in (None, {}, [])}
 
 
-def card_of(net: str, args: dict[str, int], data: DataSet) -> Card:
+def card_of(net: str, args: dict[str, int], data: Examples) -> Card:
     """The card of a network for that data, before sigma and the threshold are known."""
     return Card(net, args, data.shape, data.scaling, data.classes, data.target_scaling)
 
@@ -108,9 +111,9 @@ def _text(given: Any) -> str | None:
 
 
 def _arguments(given: Any) -> dict[str, int]:
-    """What a network is asked for: facts about the data, and nothing else."""
-    if not all(key in FACTS and type(value) is int and 0 < value <= MOST for key, value in given.items()):
-        raise ValueError(f"args must be some of {', '.join(FACTS)}, whole numbers up to {MOST:,}")
+    """Whole numbers by name."""
+    if not all(type(value) is int and 0 < value <= MOST for value in given.values()):
+        raise ValueError(f"args must be whole numbers up to {MOST:,}")
     return dict(given)
 
 
@@ -134,18 +137,11 @@ def _classes(given: Any) -> tuple[str, ...] | None:
     return tuple(given)
 
 
-def _lists(scaling: Scaling) -> list[list[float]]:
-    """Means and standard deviations; float32 values are written with the six digits that they have."""
-    return [[float(f"{v:.6g}") for v in t.tolist()] for t in (scaling.mean, scaling.std)]
-
-
 def _scaling(mean: list[float], std: list[float], full: float = 1.0) -> Scaling:
     numbers = [float(value) for value in (*mean, *std, full)]
     if len(mean) != len(std) or not mean or not all(map(math.isfinite, numbers)) or min(*std, full) <= 0:
         raise ValueError("means and standard deviations do not fit")
-    return Scaling(
-        torch.tensor(mean, dtype=torch.float32), torch.tensor(std, dtype=torch.float32), float(full)
-    )
+    return Scaling(np.array(mean, np.float32), np.array(std, np.float32), float(full))
 
 
 def _optional(value: Any) -> float | None:

@@ -125,9 +125,19 @@ def fixed_signs(rule: JSON, shape: tuple[int, ...]) -> Array:
 
 
 def mean_weights(pocket: Pocket, expand: Expand = expand_rule, *, mode: int = 0) -> dict[str, Array]:
-    """Every tensor of a mode at its mean; a tied name is the same array as its owner."""
+    """Every tensor of a mode at the mean that its device gives it; a tied name is the same array as its owner."""
     pocket = pocket.mode(mode)
-    return _each(pocket, lambda name: moments_of(pocket, name, expand).mu)
+    shape, stream = noise_shape(noise_description(pocket)), WordStream(0, 0, tensor=0)
+
+    def mean(name: str) -> Array:
+        entry = pocket.tensors[name]
+        if not isinstance(entry, MeanField | Shared):
+            return moments_of(pocket, name).mu
+        kind = as_numpy(entry.dtype)
+        q = Moments(*(part.astype(kind) for part in free_moments(entry, pocket.codebook)))
+        return _whole(entry, shape.program(stream, q).mu.astype(kind, copy=False), name, expand)
+
+    return _each(pocket, mean)
 
 
 def sample_weights(

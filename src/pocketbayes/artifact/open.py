@@ -15,8 +15,8 @@ from torch import nn
 from pocketbayes import nets
 from pocketbayes.artifact.card import Card, read_card
 from pocketbayes.artifact.container import disassemble, read_file
+from pocketbayes.artifact.network_predictor import NetworkPredictor
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
-from pocketbayes.artifact.predictor import Predictor
 from pocketbayes.artifact.reader import read_header
 from pocketbayes.artifact.store import load
 from pocketbayes.prediction.scales import give_scales
@@ -25,31 +25,8 @@ Net = str | nn.Module | Callable[..., nn.Module]
 Shapes = dict[str, tuple[int, ...]]  # of the file's tensors
 
 
-def open(path: str | os.PathLike[str], net: Net | None = None) -> Predictor:
-    """A pocket file, or the safetensors of `pocketbayes train`, as a `Predictor`.
-
-    The file says what it is for: shape and scaling of inputs, classes or the units of targets, the likelihood, and the
-    confidence below which an answer is "not sure". It may name one of the library's own networks. The code of any
-    other network is never run because a file names it: give it as `net`.
-
-    Args:
-        net: an `nn.Module` of the file's architecture, which becomes the model; or a function that returns one, called
-            with those facts about the data that it has a parameter for (`num_classes`, `in_channels`, ...); or the name
-            of a library network, such as "resnet20".
-
-    Returns:
-        The model in evaluation mode, with its card.
-
-    Example:
-        >>> import pocketbayes as pb, torch
-        >>> card = {"net": "mlp:8", "args": {"in_features": 2, "out_features": 3}, "shape": [2],
-        ...         "classes": ["a", "b", "c"], "scale": [[5.0, 5.0], [2.0, 2.0], 1.0], "unsure": 0.9}
-        >>> network = pb.bayesianize(torch.nn.Sequential(torch.nn.Flatten(), *pb.nets.mlp([2, 8, 3])))
-        >>> _ = pb.save(network, "small.pocket", metadata=card)
-        >>> answer = pb.open("small.pocket").predict([[4.0, 6.5], [5.0, 1.0]])
-        >>> answer.probs.shape, len(answer.names), answer.sure.dtype
-        (torch.Size([2, 3]), 2, torch.bool)
-    """
+def open(path: str | os.PathLike[str], net: Net | None = None) -> NetworkPredictor:
+    """What `pb.open` does in torch."""
     path = Path(path)
     card, network = _planned(path, net)
     if is_pocket(path):
@@ -57,7 +34,7 @@ def open(path: str | os.PathLike[str], net: Net | None = None) -> Predictor:
     else:
         load_weights(network, path)
         give_scales(network, card.scales)
-    return Predictor(model=network.eval(), card=card)
+    return NetworkPredictor(model=network.eval(), card=card)
 
 
 def open_network(path: str | os.PathLike[str], net: Net | None = None) -> nn.Module:
@@ -69,6 +46,11 @@ def _planned(path: Path, net: Net | None) -> tuple[Card, nn.Module]:
     """The file's card, and the network for it."""
     metadata, shapes = _told_by_pocket(path) if is_pocket(path) else _told_by_safetensors(path)
     card = read_card(path, metadata)
+    if unknown := [key for key in card.args if key not in nets.FACTS]:
+        raise ValueError(
+            f"{path}: its metadata do not say how to use it: args must be some of {', '.join(nets.FACTS)}, "
+            f"not {unknown[0][:80]!r}."
+        )
     return card, _network(path, card, net, shapes)
 
 

@@ -1,25 +1,23 @@
-"""`Predictor`: a posterior with its card; raw inputs in, class names or values in units out."""
+"""`Predictor`: what answers by a file and its card; raw inputs in, class names or values in units out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from pocketbayes.arrays import Array, to_numpy
 from pocketbayes.artifact.card import Card
-from pocketbayes.data import DataSet
 from pocketbayes.data.inputs import arranged
 from pocketbayes.prediction.answer import Predictive, Regression, in_units
-from pocketbayes.prediction.answering import Samples
-from pocketbayes.prediction.conformal import conformal
-from pocketbayes.prediction.evaluate import Evaluation
-from pocketbayes.prediction.predict import predict
-from pocketbayes.prediction.scales import scales_of
-from pocketbayes.prediction.score import NORMAL_95, class_scores, ood_scores, regression_scores
+from pocketbayes.prediction.average import Samples
+from pocketbayes.prediction.score import NORMAL_95, Evaluation, class_scores, ood_scores, regression_scores
 from pocketbayes.prediction.threshold import selective
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +45,7 @@ class ValueAnswers(Regression):
     @property
     def sigma(self) -> Tensor:
         """Standard deviation of each prediction, [N, T]."""
-        return self.var.sqrt()
+        return self.var**0.5
 
     @property
     def low(self) -> Tensor:
@@ -60,12 +58,24 @@ class ValueAnswers(Regression):
         return self.mean + NORMAL_95 * self.sigma
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Predictor:
-    """A network, and the card that says how it is used: raw inputs in, class names or values in their units out."""
+class Asked(NamedTuple):
+    """How an answer is wanted."""
 
-    model: nn.Module
+    samples: Samples
+    tolerance: float | None
+    seed: int
+    progress: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predictor(ABC):
+    """What answers by a file: raw inputs in, class names or values in their units out, as its card says."""
+
     card: Card
+
+    @abstractmethod
+    def ask(self, x: Array, how: Asked) -> Predictive | Regression:
+        """The answer to scaled inputs [N, *shape], in the units of the network's output."""
 
     def predict(
         self,
@@ -81,30 +91,29 @@ class Predictor:
         Args:
             x: an array or tensor of inputs in the units of the training data, [N, *shape] or one of them; images may
                 have their channels last. They are scaled as the card says.
-            samples, tolerance: draws of the weights, "mean" for one pass through the means, "auto" for as many draws as
-                each input needs, as in `pb.predict`.
+            samples, tolerance: draws of the weights, as in `pb.predict`; "mean" for one pass, "auto" for as many as
+                each input needs.
             seed: where their random numbers start.
         """
         card = self.card
-        answer = predict(
-            self.model,
-            card.scaling.apply(_raw(x, card.shape)),
-            samples=samples,
-            tolerance=tolerance,
-            seed=seed,
-            likelihood=card.likelihood(),
-            draws=card.classes is None,
-            progress=progress,
-        )
+        scaled = card.scaling.apply(_raw(x, card.shape))
+        answer = self.ask(scaled, Asked(samples, tolerance, seed, progress))
         if isinstance(answer, Regression):
             return ValueAnswers(**vars(in_units(answer, card.target_scaling)))
-        assert isinstance(answer, Predictive)
         count = answer.probs.shape[1]
         known = card.classes if len(card.classes or ()) == count else tuple(map(str, range(count)))
         return ClassAnswers(**vars(answer), classes=known or (), threshold=card.unsure)
 
     def evaluate(
-        self, x: Any, y: Any, *, ood: Any = None, samples: Samples = 30, seed: int = 0, progress: bool = False
+        self,
+        x: Any,
+        y: Any,
+        *,
+        ood: Any = None,
+        samples: Samples = 30,
+        tolerance: float | None = None,
+        seed: int = 0,
+        progress: bool = False,
     ) -> Evaluation:
         """How good and how honest the answers are: accuracy, NLL, ECE, Brier score ...; of a regression RMSE, NLL,
         sigmas and how often 95 % intervals hold the truth, in the units of the data.
@@ -113,28 +122,19 @@ class Predictor:
             x, y: raw inputs, and labels [N] or targets [N, T] in the units of the data.
             ood: raw inputs of another kind; adds how well predictive entropy tells them from x.
         """
-        answer = self.predict(x, samples=samples, seed=seed, progress=progress)
-        found = score(answer, torch.as_tensor(y))
+        how: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
+        answer = self.predict(x, **how)
+        found = score(answer, y)
         if ood is not None:
             if not isinstance(answer, ClassAnswers):
                 raise ValueError("ood= ranks inputs by the entropy of their classes; this is a regression.")
-            outside = self.predict(ood, samples=samples, seed=seed, progress=progress)
+            outside = self.predict(ood, **how)
             assert isinstance(outside, ClassAnswers)
             found |= ood_scores(answer, outside)
         return found
 
 
-def with_sets(
-    predictor: Predictor, validation: DataSet, alpha: float, *, samples: int = 30, seed: int = 0
-) -> Predictor:
-    """The same with prediction sets, or intervals, that miss the truth with probability alpha; the model is changed."""
-    data = validation.batches(256)
-    likelihood = predictor.card.likelihood()
-    conformal(predictor.model, data, alpha=alpha, likelihood=likelihood, samples=samples, seed=seed)
-    return replace(predictor, card=predictor.card._replace(scales=scales_of(predictor.model)))
-
-
-def score(answer: ClassAnswers | ValueAnswers, y: Tensor) -> Evaluation:
+def score(answer: ClassAnswers | ValueAnswers, y: Any) -> Evaluation:
     """The metrics of answers that are there already, y in the units of the data."""
     if isinstance(answer, ValueAnswers):
         return Evaluation(regression_scores(answer, y))
@@ -142,8 +142,8 @@ def score(answer: ClassAnswers | ValueAnswers, y: Tensor) -> Evaluation:
     return Evaluation(class_scores(answer, y) | rule)
 
 
-def _raw(x: Any, shape: tuple[int, ...]) -> Tensor:
+def _raw(x: Any, shape: tuple[int, ...]) -> Array:
     """Inputs as the training data have them: bytes, or float32, [N, *shape]."""
-    array = arranged("the inputs", np.asarray(x.cpu() if isinstance(x, Tensor) else x), shape)
+    array = arranged("the inputs", to_numpy(x), shape)
     kept = array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
-    return torch.from_numpy(np.require(kept, requirements=["C", "W"]))
+    return np.require(kept, requirements=["C", "W"])

@@ -7,14 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import typer
 
 from pocketbayes.cli.imports import call, function_at, is_path_to_function
 from pocketbayes.cli.options import DataSource, TrainingData
+from pocketbayes.data.scaling import Scaling
 
 if TYPE_CHECKING:
     from pocketbayes.artifact.card import Card
-    from pocketbayes.data import BatchLoader, DataSet
+    from pocketbayes.data import BatchLoader, DataSet, Examples
 
 
 class Data:
@@ -32,14 +34,14 @@ class Data:
 
     @cached_property
     def train(self) -> DataSet:
-        return self._split("train")
+        return in_tensors(self.split("train"))
 
     @cached_property
     def test(self) -> DataSet:
-        return self._split("test")
+        return in_tensors(self.split("test"))
 
     @cached_property
-    def _own(self) -> tuple[DataSet, DataSet] | None:
+    def _own(self) -> tuple[Examples, Examples] | None:
         """What the user's function returned."""
         if not is_path_to_function(self.spec):
             return None
@@ -48,51 +50,56 @@ class Data:
         found = call(function_at(self.spec, "--data"), self.spec, "--data")
         return splits_from(self.spec.partition(":")[2], found)
 
-    def _split(self, split: str) -> DataSet:
-        from pocketbayes.data import load
+    def split(self, split: str) -> Examples:
+        """The training or the test split, as arrays."""
+        from pocketbayes.data.sets import read_set
 
         if self._own is not None:
             return self._scaled(self._own[split == "test"])
         source = self._given
-        found = load(
+        found = read_set(
             self.spec, source.folder, split, image_size=source.image_size, csv_targets=source.targets
         )
         return self._scaled(found)
 
-    def _scaled(self, data: DataSet) -> DataSet:
+    def _scaled(self, data: Examples) -> Examples:
         """With the scaling of the file, else of the command line, else of the data."""
-        import torch
-
         scaling, targets = data.scaling, data.target_scaling
         if self._card is not None:
             scaling, targets = self._card.scaling, self._card.target_scaling or targets
         if self._mean_std is not None:
-            full = 255.0 if data.x.dtype == torch.uint8 and data.scaling.full == 1.0 else data.scaling.full
-            scaling = scaling._replace(
-                mean=torch.tensor(self._mean_std[0]), std=torch.tensor(self._mean_std[1]), full=full
-            )
+            in_bytes = str(data.x.dtype).endswith("uint8") and data.scaling.full == 1.0
+            mean, std = (np.array(part) for part in self._mean_std)
+            scaling = Scaling(mean, std, 255.0 if in_bytes else data.scaling.full)
         channels = data.shape[0] if data.shape else 1
-        if scaling.mean.numel() not in (1, channels):
+        if scaling.mean.size not in (1, channels):
             raise ValueError(
-                f"{data.name}: {scaling.mean.numel()} means for inputs of {channels} channels. "
+                f"{data.name}: {scaling.mean.size} means for inputs of {channels} channels. "
                 "Give --mean and --std one number for each channel."
             )
         known = None if targets is None else targets.rounded()
         return replace(data, scaling=scaling.rounded(), target_scaling=known)
 
 
-def test_data(spec: str, source: DataSource, card: Card, file: Path) -> DataSet:
+def in_tensors(data: Examples) -> DataSet:
+    """For work in torch."""
+    from pocketbayes.data import DataSet
+
+    return data if isinstance(data, DataSet) else DataSet.of(data)
+
+
+def test_data(spec: str, source: DataSource, card: Card, file: Path) -> Examples:
     """The test split for a file, which must have been made for data of this kind."""
-    test = Data(spec, source, card).test
+    test = Data(spec, source, card).split("test")
     card.require_fit(file, test)
     return test
 
 
-def ood_data(spec: str, folder: Path | None, card: Card) -> DataSet:
+def ood_data(spec: str, folder: Path | None, card: Card) -> Examples:
     """Another data set, scaled as the network expects its inputs."""
     if card.classes is None:
         raise typer.BadParameter("--ood ranks inputs by the entropy of their classes; this is a regression")
-    data = Data(spec, DataSource(folder=folder), card).test
+    data = Data(spec, DataSource(folder=folder), card).split("test")
     if data.shape != card.shape:
         raise ValueError(f"--ood {spec}: inputs of shape {data.shape}, the network takes {card.shape}.")
     return data

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from pocketbayes import nets
 from pocketbayes.artifact import store
 from pocketbayes.artifact.card import card_of
-from pocketbayes.artifact.predictor import ClassAnswers, Predictor, score
+from pocketbayes.artifact.network_predictor import NetworkPredictor
+from pocketbayes.artifact.predictor import ClassAnswers, score
 from pocketbayes.cli.record import of_compression, versions
 from pocketbayes.compression.compress import compress
 from pocketbayes.compression.plan import Plan
@@ -84,9 +85,9 @@ class Demo(NamedTuple):
     seed: int
     epochs: int
 
-    def predictor(self, model: nn.Module) -> Predictor:
+    def predictor(self, model: nn.Module) -> NetworkPredictor:
         """The model, and what the digits are like."""
-        return Predictor(model=model, card=card_of("digits_net", {}, self.material.train))
+        return NetworkPredictor(model=model, card=card_of("digits_net", {}, self.material.train))
 
 
 class Result(NamedTuple):

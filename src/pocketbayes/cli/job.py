@@ -17,9 +17,10 @@ from torch import nn
 from pocketbayes import nets
 from pocketbayes.artifact import decode, encode
 from pocketbayes.artifact.card import Card, card_of
+from pocketbayes.artifact.network_predictor import NetworkPredictor, with_sets
 from pocketbayes.artifact.open import open as open_file
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
-from pocketbayes.artifact.predictor import ClassAnswers, Predictor, score, with_sets
+from pocketbayes.artifact.predictor import ClassAnswers, score
 from pocketbayes.artifact.store import load
 from pocketbayes.cli.compress import CompressOptions
 from pocketbayes.cli.datasets import Data, divided, ood_data, require_calibratable, training_batches
@@ -29,7 +30,7 @@ from pocketbayes.cli.record import facts, of_compression
 from pocketbayes.cli.story import write_story
 from pocketbayes.compression.compress import compress
 from pocketbayes.compression.stages import warnings_of
-from pocketbayes.data import DataSet
+from pocketbayes.data import DataSet, Examples
 from pocketbayes.likelihood import Homoscedastic, Likelihood
 from pocketbayes.prediction.layout import prefer_channels_last
 from pocketbayes.prediction.scales import Scale, Scales, scales_of
@@ -154,21 +155,21 @@ class Job:
         start: Start,
         before: nn.Module,
         validation: DataSet | None,
-        ood: DataSet | None,
+        ood: Examples | None,
     ) -> dict[str, Any]:
         """Threshold, pocket file, test metrics, record and page."""
         fresh = start.fresh()
         plain_bytes = 4 * sum(t.numel() for t in (*fresh.parameters(), *fresh.buffers()))
         model = load(bench.folder / "model.pocket", fresh).eval()
         card = start.card._replace(sigma=done["noise_sigma"], scales=scales_of(model))
-        after = Predictor(model=model, card=card)
+        after = NetworkPredictor(model=model, card=card)
         record = {**facts(self.given.call), "file": self.out.name, "budget": self.budget, **done}
         record["plain_bytes"] = plain_bytes
         after, record["validation"], record["unsure"] = self._judge(after, validation)
         record["bytes"], record["sections"] = self._write(bench, after.card)
         record["ratio"] = record["plain_bytes"] / record["bytes"]
         test = start.data.test
-        plain = Predictor(model=before, card=start.card)
+        plain = NetworkPredictor(model=before, card=start.card)
         scores = {
             side: dict(predictor.evaluate(test.x, test.y, progress=True, **self.draws))
             for side, predictor in (("before", plain), ("after", after))
@@ -184,8 +185,8 @@ class Job:
         return record
 
     def _judge(
-        self, model: Predictor, validation: DataSet | None
-    ) -> tuple[Predictor, dict[str, float], dict[str, Any] | None]:
+        self, model: NetworkPredictor, validation: DataSet | None
+    ) -> tuple[NetworkPredictor, dict[str, float], dict[str, Any] | None]:
         """The model with its threshold, what validation data say about it, and about the threshold."""
         if validation is None:
             return model, {}, None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pocketbayes.cli.datasets import test_data
+from pocketbayes.cli.datasets import in_tensors, test_data
 from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.network import given_net
 from pocketbayes.cli.options import OUTPUT, Seeded, WithNet, WithNoData
@@ -94,7 +94,7 @@ def _shape_report(given: NoiseOptions, file: Path, fit: NoiseFit) -> ShapeReport
     from pocketbayes.prediction.noise_shape import FAMILIES, shape_sensitivity
 
     opened = open_file(file, given_net(given.net))
-    test = test_data(str(given.data), given, opened.card, file)
+    test = in_tensors(test_data(str(given.data), given, opened.card, file))
     return shape_sensitivity(
         opened.model,
         test.subset(some_of(len(test), given.examples, given.seed)).batches(256),

@@ -6,22 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pocketbayes.cli.datasets import in_tensors
+
 if TYPE_CHECKING:
     from torch import nn
 
-    from pocketbayes.artifact.predictor import Predictor
-    from pocketbayes.data import DataSet
-    from pocketbayes.prediction.answering import Samples
+    from pocketbayes.artifact.network_predictor import NetworkPredictor
+    from pocketbayes.data import Examples
+    from pocketbayes.prediction.average import Samples
 
 
 def write_story(
     page: Path,
     file: Path,
-    predictor: Predictor,
-    test: DataSet,
+    predictor: NetworkPredictor,
+    test: Examples,
     *,
     before: nn.Module | None = None,
-    ood: DataSet | None = None,
+    ood: Examples | None = None,
     record: Mapping[str, Any] | None = None,
     figures: Path | None = None,
     samples: Samples = 30,
@@ -34,9 +36,9 @@ def write_story(
     story = report.gather(
         predictor.model,
         file,
-        test,
+        in_tensors(test),
         before=before,
-        ood=None if ood is None else ood.inputs(),
+        ood=None if ood is None else in_tensors(ood).inputs(),
         record=None if record is None else dict(record),
         samples=samples,
         seed=seed,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pocketbayes.artifact.card import Card
-    from pocketbayes.artifact.predictor import Predictor
+    from pocketbayes.artifact.network_predictor import NetworkPredictor
     from pocketbayes.data import DataSet
     from pocketbayes.likelihood import Likelihood
     from pocketbayes.posterior.priors import GaussianPrior, InitialSigma
@@ -187,15 +187,16 @@ def _fit(
 
 def _finished(
     given: TrainOptions, model: nn.Module, card: Card, likelihood: Likelihood, validation: DataSet | None
-) -> Predictor:
+) -> NetworkPredictor:
     """The trained network with the noise that was learned, prediction sets, or the threshold of "not sure"."""
-    from pocketbayes.artifact.predictor import ClassAnswers, Predictor, with_sets
+    from pocketbayes.artifact.network_predictor import NetworkPredictor, with_sets
+    from pocketbayes.artifact.predictor import ClassAnswers
     from pocketbayes.likelihood import Homoscedastic
     from pocketbayes.prediction.threshold import choose_threshold
 
     if isinstance(likelihood, Homoscedastic):
         card = card._replace(sigma=float(f"{likelihood.sigma.item():.4g}"))
-    trained = Predictor(model=model, card=card)
+    trained = NetworkPredictor(model=model, card=card)
     if validation is not None and given.alpha is not None:
         trained = with_sets(trained, validation, given.alpha, samples=given.test_samples, seed=given.seed)
     if validation is None or card.classes is None:
@@ -206,7 +207,7 @@ def _finished(
     return replace(trained, card=trained.card._replace(unsure=threshold))
 
 
-def _save(out: Path, trained: Predictor, *, bayesian: bool) -> None:
+def _save(out: Path, trained: NetworkPredictor, *, bayesian: bool) -> None:
     """The posterior with its priors as a pocket file, or the plain weights as safetensors; both with the card."""
     import torch
     from safetensors.torch import save as to_bytes

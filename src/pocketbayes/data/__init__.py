@@ -1,6 +1,43 @@
 """Data sets by name or from files, and batches of them."""
 
-from pocketbayes.data.batches import BatchLoader, DataSet, Scaling, crop_flip, hold_out
-from pocketbayes.data.sets import NAMES, data_folder, load
+from __future__ import annotations
 
-__all__ = ["load", "NAMES", "data_folder", "DataSet", "Scaling", "hold_out", "crop_flip", "BatchLoader"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pocketbayes.data.examples import Examples
+from pocketbayes.data.scaling import Scaling
+from pocketbayes.data.sets import NAMES, data_folder
+
+if TYPE_CHECKING:
+    from pocketbayes.data.batches import BatchLoader as BatchLoader
+    from pocketbayes.data.batches import DataSet as DataSet
+    from pocketbayes.data.batches import crop_flip as crop_flip
+    from pocketbayes.data.batches import hold_out as hold_out
+    from pocketbayes.data.loading import load as load
+
+# Reading files needs numpy only; what follows imports torch, and does so when it is first asked for.
+_LAZY = {
+    "load": "loading",
+    "DataSet": "batches",
+    "hold_out": "batches",
+    "crop_flip": "batches",
+    "BatchLoader": "batches",
+}
+__all__ = [
+    "load",
+    "NAMES",
+    "data_folder",
+    "Examples",
+    "DataSet",
+    "Scaling",
+    "hold_out",
+    "crop_flip",
+    "BatchLoader",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

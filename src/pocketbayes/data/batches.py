@@ -1,88 +1,49 @@
-"""A data set in memory, its scaling, held-out validation data, augmentation, and fast batches."""
+"""A data set in tensors, held-out validation data, augmentation, and fast batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
+from pocketbayes.arrays import to_numpy
+from pocketbayes.data.examples import Examples, divide, stratified_order
+
 Transform = Callable[[Tensor], Tensor]
 
 
-class Scaling(NamedTuple):
-    """(x / full - mean) / std per channel or feature, dimension 1 of x, as measured on the training split."""
-
-    mean: Tensor  # [C]
-    std: Tensor  # [C]
-    full: float = 1.0  # the raw value that counts as one: 255 for bytes
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Raw values to what a network sees, float32."""
-        shape = (-1, *[1] * (x.ndim - 2))
-        # Two passes over a batch, and the first turns bytes into floats by type promotion.
-        return (x - (self.mean * self.full).view(shape)).div_((self.std * self.full).view(shape))
-
-    def rounded(self) -> Scaling:
-        """To six significant digits, so that a file that states it states it exactly."""
-        mean, std = ([float(f"{v:.6g}") for v in t.tolist()] for t in (self.mean, self.std))
-        return self._replace(mean=torch.tensor(mean), std=torch.tensor(std))
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DataSet(Dataset[tuple[Tensor, Tensor]]):
-    """One split of a data set, raw, with what it takes to feed it to a network.
+class DataSet(Examples, Dataset[tuple[Tensor, Tensor]]):
+    """One split of a data set in tensors, raw, with what it takes to feed it to a network.
 
     Items and batches are scaled; for regression the targets are standardised too, by `target_scaling`.
     """
 
-    name: str
-    x: Tensor  # uint8 images [N, C, H, W], or float32 features [N, ...]
-    y: Tensor  # int64 labels [N] (-1: unlabelled), or float32 targets [N, T]
-    classes: tuple[str, ...] | None  # None for regression
-    scaling: Scaling
-    target_scaling: Scaling | None = None  # regression only
+    x: Tensor
+    y: Tensor
 
-    def __post_init__(self) -> None:
-        if len(self.x) != len(self.y) or len(self.x) == 0:
-            raise ValueError(f"{self.name}: {len(self.x)} inputs and {len(self.y)} targets.")
-        if self.classes is not None and not -1 <= self.y.min() <= self.y.max() < len(self.classes):
-            raise ValueError(
-                f"{self.name}: labels from {self.y.min()} to {self.y.max()} for {len(self.classes)} classes."
-            )
-
-    def __len__(self) -> int:
-        return len(self.x)
+    @classmethod
+    def of(cls, examples: Examples) -> DataSet:
+        """The same examples in tensors."""
+        known = {f.name: getattr(examples, f.name) for f in fields(Examples)}
+        return cls(**known | {part: torch.as_tensor(known[part]) for part in ("x", "y")})
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         one = torch.tensor([index])
         return self.inputs(one)[0], self.targets(one)[0]
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return tuple(self.x.shape[1:])
-
-    @property
-    def num_outputs(self) -> int:
-        """Classes, or regression targets: the width of a network's last layer."""
-        return self.y.shape[1] if self.classes is None else len(self.classes)
-
     def inputs(self, index: slice | Tensor = slice(None)) -> Tensor:
         """Scaled inputs, float32."""
-        return self.scaling.apply(self.x[index])
+        scaled: Tensor = self.scaling.apply(self.x[index])
+        return scaled
 
     def targets(self, index: slice | Tensor = slice(None)) -> Tensor:
         """Labels, or standardised targets."""
         return self.y[index] if self.target_scaling is None else self.target_scaling.apply(self.y[index])
-
-    def subset(self, index: Tensor) -> DataSet:
-        """The examples at the given places, with the same scaling."""
-        return replace(self, x=self.x[index], y=self.y[index])
 
     def batches(
         self,
@@ -101,28 +62,9 @@ class DataSet(Dataset[tuple[Tensor, Tensor]]):
 
 def hold_out(data: DataSet, fraction: float = 0.1, seed: int = 0) -> tuple[DataSet, DataSet]:
     """(training, validation): a random `fraction` of the examples set aside, from every class in proportion."""
-    order = stratified_order(data.y if data.classes is not None else torch.zeros(len(data)), seed)
-    kept, held = divide(order, fraction, data.name)
-    return data.subset(kept), data.subset(held)
-
-
-def stratified_order(labels: Tensor, seed: int) -> Tensor:
-    """A permutation that goes class by class, random within each class."""
-    shuffled = torch.randperm(len(labels), generator=Generator().manual_seed(seed))
-    return shuffled[labels[shuffled].argsort(stable=True)]
-
-
-def divide(order: Tensor, fraction: float, name: str) -> tuple[Tensor, Tensor]:
-    """(rest, sample), sorted: evenly spaced places along `order`, so each class gives in proportion, up to one."""
-    count = round(len(order) * fraction)
-    if not 0 < count < len(order):
-        raise ValueError(
-            f"{name}: a fraction of {fraction} of {len(order)} examples leaves nothing on one side. "
-            "Use a fraction between 0 and 1."
-        )
-    sampled = torch.zeros(len(order), dtype=torch.bool)
-    sampled[((torch.arange(count) + 0.5) * (len(order) / count)).long()] = True
-    return order[~sampled].sort().values, order[sampled].sort().values
+    labels = to_numpy(data.y if data.classes is not None else torch.zeros(len(data)))
+    kept, held = divide(stratified_order(labels, seed), fraction, data.name)
+    return data.subset(torch.from_numpy(kept)), data.subset(torch.from_numpy(held))
 
 
 def crop_flip(

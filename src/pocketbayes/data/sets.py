@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from pocketbayes.data.batches import DataSet, Scaling, divide, stratified_order
 from pocketbayes.data.download import fetch
+from pocketbayes.data.examples import Examples, divide, stratified_order
 from pocketbayes.data.formats import (
     Array,
     Arrays,
@@ -28,6 +27,7 @@ from pocketbayes.data.formats import (
     tidy,
 )
 from pocketbayes.data.public import PUBLIC, REMOTES
+from pocketbayes.data.scaling import Scaling, measured_scaling
 
 _TEST_FRACTION = 0.2  # of data sets that come in one piece; always the same examples
 _MOST_CLASSES = 1 << 20
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
     scaling: Scaling | None = None  # None: measured on the training split
 
 
-def load(
+def read_set(
     source: str | Path,
     folder: str | Path | None = None,
     split: str = "train",
@@ -51,7 +51,7 @@ def load(
     image_size: tuple[int, int] | None = None,
     csv_targets: int = 1,
     scaling: Scaling | None = None,
-) -> DataSet:
+) -> Examples:
     """One split, "train" or "test", of a data set named in NAMES, or in a .npz, a .csv or a folder of images.
 
     Named sets are looked for in `data_folder(folder)`, and downloaded to it if need be.
@@ -72,10 +72,10 @@ def load(
     if measured is None or regression:  # standardisation knows the training split only
         train = arrays if split == "train" else origin.read("train")
         measured = measured or measured_scaling(train.x)
-    return DataSet(
+    return Examples(
         name=origin.name,
-        x=torch.from_numpy(np.require(arrays.x, requirements=["C", "W"])),
-        y=torch.from_numpy(np.require(arrays.y, requirements=["C", "W"])),
+        x=np.require(arrays.x, requirements=["C", "W"]),
+        y=np.require(arrays.y, requirements=["C", "W"]),
         classes=None if origin.classes is None else tuple(origin.classes),
         scaling=measured,
         target_scaling=measured_scaling(train.y) if regression else None,
@@ -111,33 +111,14 @@ def _open(
 
 def _one_piece(whole: Arrays, name: str, stratified: bool, split: str) -> Arrays:
     """The fixed training or test rows of a data set without an official split."""
-    labels = torch.from_numpy(whole.y) if stratified else torch.zeros(len(whole.y))
-    index = dict(
-        zip(("train", "test"), divide(stratified_order(labels, seed=0), _TEST_FRACTION, name), strict=True)
-    )
-    rows = index[split].numpy()
+    labels = whole.y if stratified else np.zeros(len(whole.y))
+    rest, sample = divide(stratified_order(labels, seed=0), _TEST_FRACTION, name)
+    rows = rest if split == "train" else sample
     return Arrays(whole.x[rows], whole.y[rows])
 
 
-def measured_scaling(x: Array) -> Scaling:
-    """Mean and standard deviation per channel or feature (dimension 1), without a float copy of bytes."""
-    if x.dtype == np.uint8:
-        counts = np.stack(
-            [np.bincount(x[:, c].ravel(), minlength=256) for c in range(x.shape[1])]
-        )  # [C, 256]
-        fraction, value = counts / counts.sum(1, keepdims=True), np.arange(256) / 255.0
-        mean = fraction @ value
-        std = np.sqrt((fraction * (value - mean[:, None]) ** 2).sum(1))
-        full = 255.0
-    else:
-        axes = (0, *range(2, x.ndim))
-        mean, std, full = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64), 1.0
-    std = np.where(std > 1e-12, std, 1.0)  # a constant feature stays at zero
-    return _scaling(mean.tolist(), std.tolist(), full)
-
-
 def _scaling(mean: Sequence[float], std: Sequence[float], full: float = 255.0) -> Scaling:
-    return Scaling(torch.tensor(mean), torch.tensor(std), full)
+    return Scaling(np.array(mean), np.array(std), full)
 
 
 # ------------------------------------------------------------------------------------------------ by name

@@ -1,12 +1,20 @@
-"""What a prediction says and how sure it is: `Predictive` for classes, `Regression` for numbers."""
+"""What a prediction says and how sure it is: `Predictive` for classes, `Regression` for numbers.
+
+Tensors, or numpy arrays where there is no torch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+import numpy as np
 
+from pocketbayes.arrays import like, namespace
 from pocketbayes.data import Scaling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +54,8 @@ class Predictive:
     @property
     def confidence(self) -> Tensor:
         """Its probability, [N]."""
-        return self.probs.max(1).values
+        largest: Tensor = namespace(self.probs).amax(self.probs, 1)
+        return largest
 
     @property
     def sets(self) -> Tensor | None:
@@ -83,27 +92,25 @@ class Regression:
         """Lower ends of intervals that hold the truth with the probability 1 - alpha of `pb.conformal`, all those of an
         example together, [N, ...].  None without it.
         """
-        return None if self.quantile is None else self.mean - self.quantile * self.var.sqrt()
+        return None if self.quantile is None else self.mean - self.quantile * self.var**0.5
 
     @property
     def upper(self) -> Tensor | None:
         """Their upper ends, [N, ...]."""
-        return None if self.quantile is None else self.mean + self.quantile * self.var.sqrt()
+        return None if self.quantile is None else self.mean + self.quantile * self.var**0.5
 
 
 def in_units(answer: Regression, scaling: Scaling | None) -> Regression:
     """A prediction of standardised targets in the units of the data, float64."""
     if scaling is None:
         return answer
-    mean, std = scaling.mean.double(), scaling.std.double()
+    mean, std = (like(part.astype(np.float64), answer.mean) for part in (scaling.mean, scaling.std))
     return replace(
         answer,
         mean=answer.mean * std + mean,
-        var=answer.var * std.square(),
-        epistemic_var=answer.epistemic_var * std.square(),
-        between_modes_var=None
-        if answer.between_modes_var is None
-        else answer.between_modes_var * std.square(),
+        var=answer.var * std**2,
+        epistemic_var=answer.epistemic_var * std**2,
+        between_modes_var=None if answer.between_modes_var is None else answer.between_modes_var * std**2,
         draws=None if answer.draws is None else answer.draws * std + mean,
         sigmas=None if answer.sigmas is None else answer.sigmas * std,
     )

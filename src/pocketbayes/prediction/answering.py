@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from pocketbayes.likelihood import Batch, Homoscedastic, Likelihood, as_likelihood
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
+from pocketbayes.prediction.average import Samples as Samples
+from pocketbayes.prediction.average import passes, tolerance_of
 from pocketbayes.prediction.ensemble import Ensemble
 from pocketbayes.prediction.reduce import Classes, reducer
 from pocketbayes.prediction.scales import Scale, scales_of
-
-Samples = int | Literal["mean", "auto"]
-MOST = 30  # draws of "auto"
-TOLERANCE = 0.03  # of "auto": the standard error of an input's probabilities at which it is finished
 
 
 class Answering:
@@ -33,29 +31,17 @@ class Answering:
         keep: bool,
         scale: Scale | None = None,
     ) -> None:
-        if isinstance(samples, str) and samples not in ("mean", "auto"):
-            raise ValueError(f'samples must be "mean", "auto" or a number of draws, got {samples!r}.')
+        most = passes(samples)
         if scale is None:
             one_pass = samples == "mean" or not stochastic_weights(model)
             scale = scales_of(unwrap(model)).mean if one_pass else scales_of(unwrap(model)).draws
-        most = MOST if samples == "auto" else samples
-        self.ensemble = Ensemble(model, samples=most, seed=seed, max_bytes=max_bytes)
+        self.ensemble = Ensemble(
+            model, samples="mean" if samples == "mean" else most, seed=seed, max_bytes=max_bytes
+        )
         modes = self.ensemble.modes
         self.reduce = reducer(likelihood_for(model, likelihood), keep=keep, scale=scale, modes=modes)
-        self.tolerance = TOLERANCE if samples == "auto" and tolerance is None else tolerance
-        if self.tolerance is not None:
-            self._require_stoppable(samples, self.tolerance)
-
-    def _require_stoppable(self, samples: Samples, tolerance: float) -> None:
-        if not tolerance > 0:
-            raise ValueError(f"tolerance must be positive, got {tolerance}.")
-        if samples == "mean":
-            raise ValueError('tolerance= is of draws, and samples="mean" makes none. Give one or the other.')
-        if not isinstance(self.reduce, Classes) or self.reduce.keep:
-            raise ValueError(
-                "Stopping when an input's probabilities are known is for classes, and keeps no draws. "
-                'Give a number of draws, or samples="mean".'
-            )
+        can_stop = isinstance(self.reduce, Classes) and not self.reduce.keep
+        self.tolerance = tolerance_of(samples, tolerance, can_stop=can_stop)
 
     def __call__(self, batch: Batch) -> Any:
         """The answer for one batch."""

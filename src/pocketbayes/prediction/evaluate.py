@@ -11,21 +11,8 @@ from torch import Tensor, nn
 from pocketbayes.likelihood import Batch, Categorical, Likelihood
 from pocketbayes.prediction.answering import Answering, Samples, likelihood_for
 from pocketbayes.prediction.inputs import device_of, labelled, unlabelled
-from pocketbayes.prediction.score import ood_scores
+from pocketbayes.prediction.score import Evaluation, ood_scores
 from pocketbayes.runs.progress import track
-
-
-class Evaluation(dict[str, float]):
-    """Scores by name; also as attributes, and printable."""
-
-    def __getattr__(self, name: str) -> float:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"no metric {name!r}; there are {', '.join(self)}") from None
-
-    def __str__(self) -> str:
-        return "  ".join(f"{name} {value:.4f}" for name, value in self.items())
 
 
 def evaluate(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from torch import Tensor
+import numpy as np
 
+from pocketbayes.arrays import to_numpy
 from pocketbayes.prediction.answer import Predictive
 
 STEPS = 10_000  # a threshold is a multiple of their inverse
@@ -19,7 +20,7 @@ class Selective(NamedTuple):
     risk: float  # fraction of wrong ones among the answers, NaN without any
 
 
-def choose_threshold(answer: Predictive, labels: Tensor, max_risk: float | None = None) -> float:
+def choose_threshold(answer: Predictive, labels: Any, max_risk: float | None = None) -> float:
     """The smallest confidence such that of the answers at or above it at most `max_risk` are wrong.
 
     Args:
@@ -40,18 +41,19 @@ def choose_threshold(answer: Predictive, labels: Tensor, max_risk: float | None 
     """
     if max_risk is not None and not 0 <= max_risk <= 1:
         raise ValueError(f"choose_threshold: max_risk is a fraction, from 0 to 1, got {max_risk}.")
-    confidence, order = answer.confidence.sort(descending=True)
-    wrong = (answer.labels != labels)[order].double()
-    target = wrong.mean().item() / 2 if max_risk is None else max_risk
-    count = wrong.new_ones(len(wrong)).cumsum(0)
-    last_of_ties = confidence.diff(append=confidence.new_full((1,), -1.0)) != 0
-    good = ((wrong.cumsum(0) / count <= target + 1e-12) & last_of_ties).nonzero()
+    confidence, wrong = to_numpy(answer.confidence), to_numpy(answer.labels) != to_numpy(labels)
+    order = np.argsort(-confidence, kind="stable")
+    confidence, wrong = confidence[order], wrong[order]
+    target = wrong.mean() / 2 if max_risk is None else max_risk
+    last_of_ties = np.diff(confidence, append=-1.0) != 0
+    risk = np.cumsum(wrong) / np.arange(1, len(wrong) + 1)
+    good = np.flatnonzero((risk <= target + 1e-12) & last_of_ties)
     if not len(good):
         return 1.0
-    return min(STEPS, math.ceil(float(confidence[good[-1, 0]]) * STEPS)) / STEPS
+    return min(STEPS, math.ceil(float(confidence[good[-1]]) * STEPS)) / STEPS
 
 
-def selective(answer: Predictive, labels: Tensor, threshold: float) -> Selective:
+def selective(answer: Predictive, labels: Any, threshold: float) -> Selective:
     """How many answers are given at that threshold, and how many of them are wrong.
 
     Args:
@@ -59,7 +61,6 @@ def selective(answer: Predictive, labels: Tensor, threshold: float) -> Selective
         labels: their classes, [N].
         threshold: the smallest confidence of an answer that is given.
     """
-    sure = answer.confidence >= threshold
-    wrong = answer.labels != labels
-    risk = wrong[sure].double().mean().item() if bool(sure.any()) else math.nan
-    return Selective(sure.double().mean().item(), risk)
+    sure = to_numpy(answer.confidence) >= threshold
+    wrong = (to_numpy(answer.labels) != to_numpy(labels))[sure]
+    return Selective(float(sure.mean()), float(wrong.mean()) if len(wrong) else math.nan)

@@ -49,9 +49,11 @@ def bar(title: str, total: int | None, *, enabled: bool = True, done: int = 0) -
         yield _Rich(progress, progress.add_task(title, total=total, completed=done, note=""))
 
 
-def track(items: Iterable[Item], title: str, *, enabled: bool = True) -> Iterator[Item]:
+def track(
+    items: Iterable[Item], title: str, *, total: int | None = None, enabled: bool = True
+) -> Iterator[Item]:
     """The items, under a bar."""
-    total = len(items) if isinstance(items, Sized) else None
+    total = len(items) if isinstance(items, Sized) else total
     with bar(title, total, enabled=enabled) as progress:
         for item in items:
             yield item
