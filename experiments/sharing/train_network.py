@@ -2,6 +2,7 @@
 
     python -m experiments.sharing.train_network --data DIR --set cifar10 --epochs 40
     python -m experiments.sharing.train_network --data DIR --set cifar10 --epochs 40 --lr 0.1 --again     # one more cycle
+    python -m experiments.sharing.train_network --data DIR --set cifar10 --epochs 40 --seed 1     # another mode
     python -m experiments.sharing.train_network --data DIR --set mnist --epochs 8
 
 SGD with momentum and one cycle of the learning rate; random shifts, and mirror images for CIFAR-10, whose first epochs see
@@ -9,7 +10,7 @@ windows of 24 x 24 pixels, 44 % less work.  Validation images are held out of th
 Killed and started again, it goes on where it was.  What comes out is experiments/models/resnet20-SET-start.pocket, with the
 network as the means of a posterior so narrow that sharing changes next to nothing, and the record of its training beside
 it.  One more cycle keeps the network it started from as resnet20-SET-cycle-N.pocket: snapshots of several cycles teach
-well together (`teachers`).  Rows in experiments/results/sharing/rows that were measured from an earlier network are to be removed then.
+well together (`teachers`).  Another seed's network stands beside the first, as resnet20-SET-start-SEED.pocket.  Rows in experiments/results/sharing/rows that were measured from an earlier network are to be removed then.
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ def stages(name: str, epochs: int) -> list[Stage]:
     return [stage for stage in (windows, whole) if stage.epochs]
 
 
+def start_path(models: Path, name: str, seed: int) -> Path:
+    """Where the network of this seed is kept."""
+    return models / f"resnet20-{name}-start{f'-{seed}' * (seed > 0)}.pocket"
+
+
 def one_cycle(done: float) -> float:
     """The learning rate over its peak when a fraction of all steps is done: up in a quarter of them, then down to zero."""
     warm = 0.25
@@ -90,7 +96,7 @@ def train(
     again: bool = False,
 ) -> dict[str, Any]:
     training, validation = splits(name, folder)
-    path = models / f"resnet20-{name}-start.pocket"
+    path = start_path(models, name, seed)
     torch.manual_seed(seed)
     net = nets.resnet20(in_channels=training.shape[0]).to(memory_format=torch.channels_last)
     earlier: list[dict[str, Any]] = []
@@ -98,7 +104,8 @@ def train(
         net = load_start(path, training.shape[0])
         last = json.loads(path.with_suffix(".json").read_text())
         earlier = [*last.pop("earlier"), last]
-        write_atomically(models / f"resnet20-{name}-cycle-{len(earlier) - 1}.pocket", path.read_bytes())
+        cycle = path.name.replace("-start", f"-cycle-{len(earlier) - 1}")
+        write_atomically(models / cycle, path.read_bytes())
         seed, work = seed + len(earlier), work / f"cycle-{len(earlier)}"
         work.mkdir(parents=True, exist_ok=True)
     curve: list[Epoch] = []
@@ -166,7 +173,7 @@ def load_start(path: Path, channels: int) -> nn.Module:
 
 def teachers(path: Path, channels: int) -> list[nn.Module]:
     """The network out of its file, and those of its earlier cycles."""
-    earlier = sorted(path.parent.glob(f"{path.stem.removesuffix('-start')}-cycle-*.pocket"))
+    earlier = sorted(path.parent.glob(path.name.replace("-start", "-cycle-[0-9]")))
     return [load_start(each, channels) for each in (path, *earlier)]
 
 
@@ -182,10 +189,10 @@ def main() -> None:
         "--again", action="store_true", help="one more cycle for the network that is in experiments/models"
     )
     parser.add_argument(
-        "--work", type=Path, help="folder of unfinished training; runs/resnet20_SET by default"
+        "--work", type=Path, help="folder of unfinished training; runs/resnet20_SET_SEED by default"
     )
     given = parser.parse_args()
-    work = given.work or Path("runs") / f"resnet20_{given.set}"
+    work = given.work or Path("runs") / f"resnet20_{given.set}_{given.seed}"
     work.mkdir(parents=True, exist_ok=True)
     record = train(
         given.set,
