@@ -28,6 +28,7 @@ GROUPS = {
     "prediction": "Predictions",
     "compression": "Compression",
     "artifact": "Files",
+    "runtime": "Files without torch",
     "noise": "Noise",
 }
 TAKEN_ALONG = {"README.md": "index.md", "RESULTS.md": "results/index.md", "CHANGELOG.md": "changelog.md"}

@@ -195,7 +195,9 @@ def main() -> None:
     parser.add_argument(
         "--again", action="store_true", help="one more cycle for the network that is in experiments/models"
     )
-    parser.add_argument("--bfloat16", action="store_true", help="compute forward passes in bfloat16, compiled")
+    parser.add_argument(
+        "--bfloat16", action="store_true", help="compute forward passes in bfloat16, compiled"
+    )
     parser.add_argument(
         "--work", type=Path, help="folder of unfinished training; runs/resnet20_SET_SEED by default"
     )
