@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketbayes.errors import not_installed
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The public names in pipeline order, and where each lives; imported on first use, since torch alone takes seconds.
 _HOME = {

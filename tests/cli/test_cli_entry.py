@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli_runs import complaint, run
-from pocketbayes import cli
+from pocketbayes import __version__, cli
 from pocketbayes.cli import digits as demo
 from pocketbayes.cli.options import byte_count
 
@@ -83,7 +83,7 @@ def test_bayesianize_adds_little_to_the_import_of_torch() -> None:
 def test_the_installed_script_knows_its_version() -> None:
     script = Path(sys.executable).with_name("pocketbayes")
     ended = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout == "pocketbayes 0.1.0\n"
+    assert ended.stdout == f"pocketbayes {__version__}\n"
 
 
 def test_a_call_without_a_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
