@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 import pocketbayes as pb
 from fuzz.defects import BOMBS, shared
 from fuzz.pockets import changed, seal, sections_of, squeeze
-from pocketbayes.artifact import Codebook, Pocket, Shared, decode, encode, inspect, numbers
+from pocketbayes.artifact import (
+    Codebook,
+    MeanField,
+    Pocket,
+    Shared,
+    decode,
+    encode,
+    inspect,
+    numbers,
+    sample_weights,
+)
 from pocketbayes.artifact.header import MAX_NESTING, MAX_ROWS
 from pocketbayes.artifact.reader import FREE_WEIGHTS, PER_BYTE
 from pocketbayes.errors import ArtifactError
@@ -107,8 +117,8 @@ def within(depth: int) -> dict[str, Any]:
 
 NOISES = {
     "many families": {"family": "StateDependent", "laws": [{}] * 300, "mus": [], "sigmas": []},
-    "many components": {"family": "GaussianMixture", "weights": [1.0] * 65, "means": [], "sigmas": []},
-    "many tables": {"family": "StateDependent", "laws": [{"family": "SkewNormal", "alpha": 1.0}] * 9},
+    "many components": {"family": "GaussianMixture", "weights": [1.0] * 31, "means": [], "sigmas": []},
+    "many tables": {"family": "StateDependent", "laws": [{"family": "SkewNormal", "alpha": 1.0}] * 5},
     "many within each other": within(300),
     "many devices": {"family": "Averaged", "noise": {"family": "Laplace"}, "devices": 2000},
 }
@@ -125,6 +135,26 @@ def test_noise_is_checked_where_the_file_is_read(name: str) -> None:
     noise = {**NOISES, **SENSELESS}[name]
     with pytest.raises(ArtifactError, match="noise: "):
         decode(changed(DATA, lambda head: head.__setitem__("noise", noise)))
+
+
+SLOWEST = {
+    "a mixture": {"family": "GaussianMixture", "weights": [1 / 30] * 30}
+    | {"means": [i - 14.5 for i in range(30)], "sigmas": [1.0 + i / 99 for i in range(30)]},
+    "skew normal laws": {"family": "StateDependent", "mus": [*range(4)], "sigmas": [1.0] * 4}
+    | {"laws": [{"family": "SkewNormal", "alpha": 1.0 + i} for i in range(4)]},
+    "two peaks": {"family": "StateDependent", "mus": [*range(8)], "sigmas": [1.0] * 8}
+    | {"laws": [{"family": "Bimodal", "m": i / 30} for i in range(8)]},
+}
+
+
+@pytest.mark.parametrize("name", SLOWEST)
+def test_the_tables_that_a_file_may_ask_for_take_little_time(name: str) -> None:
+    """A header of 436 bytes once asked for 4.3 seconds of them."""
+    one: Any = {"w": MeanField(shape=(1,), mu=np.zeros(1), sigma=np.ones(1))}
+    pocket = decode(encode(Pocket(tensors=one, noise=SLOWEST[name])).data)
+    started = time.process_time()
+    sample_weights(pocket, seed=0, number=0)
+    assert time.process_time() - started < 3  # a loaded machine; alone it is below 1 s
 
 
 def test_a_large_array_that_many_laws_name_is_counted_each_time() -> None:

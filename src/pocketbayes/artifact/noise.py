@@ -14,9 +14,10 @@ from pocketbayes.errors import ArtifactError
 MAX_DESCRIPTIONS = 256  # in a noise description: one for each state of a device, and one around another
 MAX_DEPTH = 16
 MAX_DEVICES = 1 << 10  # whose draws are averaged for a weight
-MAX_TABLES = 64  # of quantiles to compute, each about 0.1 s; a mixture counts by its components
+MAX_STEPS = 32  # of 20 ms, to compute tables of quantiles
 MAX_NUMBERS = 1 << 20  # in measured arrays, each counted as often as it is named
-_TABLES = {"SkewNormal": 8, "StudentT": 4, "Gaussian": 1, "Laplace": 1, "Logistic": 1, "Bimodal": 2}
+_STEPS = {"SkewNormal": 8, "StudentT": 5, "Gaussian": 3, "Laplace": 3, "Logistic": 3, "Bimodal": 4}
+_STEPS |= {"GaussianMixture": 2}  # and one for each component
 
 
 def levels(value: Any) -> Iterator[list[Any]]:
@@ -42,16 +43,19 @@ def require_modest(noise: JSON) -> None:
                 f"noise: more than {MAX_DESCRIPTIONS} families, or {MAX_DEPTH} within each other"
             )
     devices = math.prod(n for value in found if type(n := value.get("devices", 1)) is int and n > 0)
-    if devices > MAX_DEVICES or sum(map(_tables, found)) > MAX_TABLES:
+    if devices > MAX_DEVICES:
+        raise ArtifactError(f"noise: more than {MAX_DEVICES} devices a weight")
+    if sum(map(_steps, found)) > MAX_STEPS:
         raise ArtifactError(
-            f"noise: more than {MAX_DEVICES} devices a weight, or {MAX_TABLES} components of laws in all"
+            f"noise: its tables of quantiles take more than {MAX_STEPS} steps to compute (docs/format.md, limits). "
+            "Use fewer laws, or measured ones, which take none"
         )
 
 
-def _tables(law: Mapping[str, Any]) -> int:
+def _steps(law: Mapping[str, Any]) -> int:
     weights, family = law.get("weights"), law.get("family")
     components = len(weights) if isinstance(weights, list) else 0
-    return components + (_TABLES.get(family, 0) if isinstance(family, str) else 0)
+    return components + (_STEPS.get(family, 0) if isinstance(family, str) else 0)
 
 
 def check_noise(pocket: Pocket) -> None:

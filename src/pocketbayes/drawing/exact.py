@@ -38,7 +38,8 @@ def _two_artanh(s: Array) -> Array:
     """ln((1 + s) / (1 - s)) = 2 (s + s^3/3 + s^5/5 + ...) for |s| <= 1/5."""
     square, total = s * s, np.zeros_like(s)
     for k in range(27, 0, -2):
-        total = total * square + 1 / k
+        total *= square
+        total += 1 / k
     return 2 * s * total
 
 
@@ -48,21 +49,37 @@ def exp(x: Array) -> Array:
     k = np.rint(x / LN2)
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
     total = np.ones_like(r)
-    for n in range(15, 0, -1):
-        total = 1 + r * total / n
+    for n in range(15, 0, -1):  # 1 + r total / n
+        total *= r
+        total /= n
+        total += 1
     return np.ldexp(total, k.astype(np.int64))
 
 
 def normal_cdf(x: Array) -> Array:
     """P(N(0, 1) <= x), to its own size in the lower tail."""
     tail = np.minimum(np.abs(x), 40.0)
-    density = exp(-0.5 * tail * tail) / SQRT_2PI
-    near, far = np.minimum(tail, 2.0), np.maximum(tail, 2.0)
-    series = np.ones_like(x)
-    for k in range(61, 1, -2):  # x + x^3/3 + x^5/(3 5) + ...
-        series = 1 + near * near * series / k
-    fraction = far
-    for k in range(140, 0, -1):  # x + 1/(x + 2/(x + 3/(x + ...)))
-        fraction = far + k / fraction
-    lower = np.where(tail < 2, 0.5 - density * near * series, density / fraction)
+    density, near = exp(-0.5 * tail * tail) / SQRT_2PI, tail < 2
+    lower = np.empty_like(tail)
+    lower[near] = 0.5 - density[near] * tail[near] * _series(tail[near])
+    lower[~near] = density[~near] / _fraction(tail[~near])
     return np.where(x < 0, lower, 1 - lower)
+
+
+def _series(x: Array) -> Array:
+    """1 + x^2/3 + x^4/(3 5) + ..., which is (P(N <= x) - 1/2) / (x phi(x))."""
+    square, total = x * x, np.ones_like(x)
+    for k in range(61, 1, -2):
+        total *= square
+        total /= k
+        total += 1
+    return total
+
+
+def _fraction(x: Array) -> Array:
+    """x + 1/(x + 2/(x + 3/(x + ...))), which is phi(x) / P(N > x)."""
+    total = x.copy()
+    for k in range(140, 0, -1):
+        np.divide(k, total, out=total)
+        total += x
+    return total

@@ -66,8 +66,12 @@ def _lower_half(density: Density) -> Array:
     panel = np.minimum(np.searchsorted(below, levels, side="right") - 1, len(mass) - 1)
     start, end, wanted = low[panel], high[panel], levels - below[panel]
     z = start + (end - start) * wanted / mass[panel]
+    active = np.arange(len(z))  # where a step still changes something
     for _ in range(_NEWTON):
-        z = np.clip(z - (_integral(density.f, start, z) - wanted) / density.f(z), start, end)
+        at, left = z[active], start[active]
+        off = _integral(density.f, left, at) - wanted[active]
+        z[active] = np.clip(at - off / density.f(at), left, end[active])
+        active = active[z[active] != at]
     z[0] = -math.sqrt(_second_moment(density, z[0], int(panel[0])) / levels[0])
     quantile: Array = z
     return quantile
