@@ -12,6 +12,7 @@ from random import Random
 import numpy as np
 import pytest
 
+import pocketbayes as pb
 from fuzz import corpus, formats, mutate, tensors
 from fuzz.__main__ import main, run
 from fuzz.judge import MEGABYTES, SECONDS, Judge
@@ -106,6 +107,14 @@ def test_an_npy_header_with_a_negative_size_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text + bytes(8))
     with pytest.raises(ValueError, match="header promises"):
         npy_array(tmp_path / "a.npy")
+
+
+def test_text_that_no_character_has_is_refused(tmp_path: Path) -> None:
+    for code in (0x7FFFFFFF, 0xD800):
+        names = np.array([code], np.uint32).view("<U1")
+        np.savez(tmp_path / "a.npz", x=np.ones((2, 3)), y=np.array([0, 0]), classes=names)
+        with pytest.raises(ValueError, match="not an npz file of plain arrays"):
+            pb.data.load(tmp_path / "a.npz")
 
 
 def test_a_checkpoint_whose_best_epoch_has_no_model_is_refused(tmp_path: Path) -> None:

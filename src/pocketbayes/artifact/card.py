@@ -138,10 +138,14 @@ def _classes(given: Any) -> tuple[str, ...] | None:
 
 
 def _scaling(mean: list[float], std: list[float], full: float = 1.0) -> Scaling:
-    numbers = [float(value) for value in (*mean, *std, full)]
-    if len(mean) != len(std) or not mean or not all(map(math.isfinite, numbers)) or min(*std, full) <= 0:
+    if len(mean) != len(std) or not mean:
         raise ValueError("means and standard deviations do not fit")
-    return Scaling(np.array(mean, np.float32), np.array(std, np.float32), float(full))
+    with np.errstate(over="ignore"):
+        means, stds, white = (np.array(values, np.float32) for values in (mean, std, [full]))
+    numbers = np.concatenate([means, stds, white])
+    if not np.isfinite(numbers).all() or min(stds.min(), white[0]) <= 0:
+        raise ValueError("means must be finite and standard deviations positive, in float32")
+    return Scaling(means, stds, float(full))
 
 
 def _optional(value: Any) -> float | None:

@@ -183,7 +183,10 @@ def _whole_array(file: IO[bytes], size: int) -> Array:
         if dtype.hasobject or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
             raise ValueError(f"its header promises {dtype} of shape {shape}, it has {size:,} bytes")
         file.seek(0)
-        return np.lib.format.read_array(file, allow_pickle=False)
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    if dtype.kind == "U":  # any 32 bits may pass for a character
+        "".join(array.reshape(-1).tolist()).encode()
+    return array
 
 
 def tidy(path: Path, x: Array, y: Array) -> Arrays:

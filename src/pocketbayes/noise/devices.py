@@ -7,6 +7,7 @@ Each piece wraps a noise family and is one itself, so that they compose:
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -23,9 +24,9 @@ class Device(Noise):
 
     noise: Noise
 
+    @abstractmethod
     def told(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         """What `noise` is told to be programmed to."""
-        return mu, sigma
 
     def program(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         return self.noise.program(*self.told(mu, sigma))
@@ -112,6 +113,9 @@ class Drifted(Device):
 
     def _affine(self) -> tuple[float, float]:
         return drift(self.time / self.reference, self.exponent, self.shift)
+
+    def told(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        return mu, sigma
 
     def program(self, mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         scale, shift = self._affine()
