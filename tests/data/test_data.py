@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,23 @@ import torch
 
 from pocketbayes import data
 from pocketbayes.data import formats
-from pocketbayes.data.public import PUBLIC
+from pocketbayes.data.download import Remote
+from pocketbayes.data.public import PUBLIC, REMOTES
+
+
+@pytest.fixture
+def publish(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], None]:
+    """From now on that file of the folder is the published one."""
+
+    def replace(folder: Path, key: str) -> None:
+        content = (folder / key).read_bytes()
+        remote = Remote([], len(content), hashlib.sha256(content).hexdigest())
+        monkeypatch.setitem(REMOTES, key, remote)
+
+    return replace
+
+
+Publish = Callable[[Path, str], None]
 
 
 def idx(values: np.ndarray) -> bytes:
@@ -52,12 +70,13 @@ def archive(path: Path, members: dict[str, bytes]) -> None:
             tar.addfile(info, io.BytesIO(content))
 
 
-def test_cifar_archives_are_read_without_unpacking_them(tmp_path: Path) -> None:
+def test_cifar_archives_are_read_without_unpacking_them(tmp_path: Path, publish: Publish) -> None:
     images = pixels(20, 3, 32, 32)
     labels = np.arange(20, dtype=np.uint8)
     batch = np.concatenate([labels[:, None] % 10, images.reshape(20, -1)], 1).tobytes()
     members = {f"cifar-10-batches-bin/data_batch_{i}.bin": batch for i in range(1, 6)}
     archive(tmp_path / "cifar-10-binary.tar.gz", members | {"cifar-10-batches-bin/test_batch.bin": batch})
+    publish(tmp_path, "cifar-10-binary.tar.gz")
     train, test = (data.load("cifar10", tmp_path, split) for split in ("train", "test"))
     assert len(train) == 100
     assert torch.equal(test.x, torch.from_numpy(images))
@@ -66,6 +85,7 @@ def test_cifar_archives_are_read_without_unpacking_them(tmp_path: Path) -> None:
     assert test.classes[3] == "cat"
     fine = np.concatenate([labels[:, None], 99 - labels[:, None], images.reshape(20, -1)], 1).tobytes()
     archive(tmp_path / "cifar-100-binary.tar.gz", {"cifar-100-binary/test.bin": fine})
+    publish(tmp_path, "cifar-100-binary.tar.gz")
     hundred = data.load("cifar100", tmp_path, "test")
     assert hundred.y.tolist() == (99 - labels).tolist()  # the fine label, not the coarse one before it
     assert torch.equal(hundred.x, test.x)
@@ -77,7 +97,7 @@ def test_cifar_archives_are_read_without_unpacking_them(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cifar_folder_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
+def test_a_cifar_folder_is_read_and_a_damaged_one_refused(tmp_path: Path, publish: Publish) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     (folder / "test_batch.bin").write_bytes(bytes([7, *[1] * 3072]))
@@ -86,14 +106,18 @@ def test_a_cifar_folder_is_read_and_a_damaged_one_refused(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="not a multiple of the record of 3073"):
         data.load("cifar10", tmp_path, "test")
     (tmp_path / "cifar-100-binary.tar.gz").write_bytes(b"not an archive")
+    with pytest.raises(ValueError, match="not the published file"):
+        data.load("cifar100", tmp_path)
+    publish(tmp_path, "cifar-100-binary.tar.gz")
     with pytest.raises(ValueError, match="not a whole tar archive"):
         data.load("cifar100", tmp_path)
     archive(tmp_path / "cifar-100-binary.tar.gz", {"cifar-100-python/train": b"pickle"})
+    publish(tmp_path, "cifar-100-binary.tar.gz")
     with pytest.raises(ValueError, match="binary version"):
         data.load("cifar100", tmp_path)
 
 
-def test_svhn_calls_zero_ten(tmp_path: Path) -> None:
+def test_svhn_calls_zero_ten(tmp_path: Path, publish: Publish) -> None:
     from scipy.io import savemat
 
     images = pixels(3, 32, 32, 3)
@@ -102,10 +126,12 @@ def test_svhn_calls_zero_ten(tmp_path: Path) -> None:
         tmp_path / "svhn" / "test_32x32.mat",
         {"X": images.transpose(1, 2, 3, 0), "y": np.array([[10], [1], [9]])},
     )
+    publish(tmp_path, "svhn/test_32x32.mat")
     svhn = data.load("svhn", tmp_path, "test", download=False)
     assert svhn.y.tolist() == [0, 1, 9]
     assert torch.equal(svhn.x, torch.from_numpy(images).permute(0, 3, 1, 2))
     (tmp_path / "svhn" / "test_32x32.mat").write_bytes(b"x" * 300)
+    publish(tmp_path, "svhn/test_32x32.mat")
     with pytest.raises(ValueError, match=r"not a \.mat file"):
         data.load("svhn", tmp_path, "test")
 

@@ -15,6 +15,7 @@ from pocketbayes import data
 from pocketbayes.data import download
 from pocketbayes.data.download import Remote, fetch
 from pocketbayes.data.public import REMOTES
+from pocketbayes.runs.resume import locked
 
 CONTENT = np.random.default_rng(0).bytes(700_000)
 
@@ -121,6 +122,21 @@ def test_a_damaged_partial_file_is_found_out(server: Server, tmp_path: Path) -> 
     assert path.read_bytes() == CONTENT
 
 
+def test_a_file_on_the_disk_is_checked_too(server: Server, tmp_path: Path) -> None:
+    path, wanted = tmp_path / "file.bin", remote(server.url("file.bin"))
+    path.write_bytes(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
+    with pytest.raises(ValueError, match=r"file\.bin: 700,000 bytes .* not the published file.*Remove it"):
+        fetch(wanted, path)
+    path.unlink()
+    assert fetch(wanted, path).read_bytes() == CONTENT
+
+
+def test_two_processes_do_not_download_to_one_folder(server: Server, tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ValueError, match="another run is at work in this folder"):
+        fetch(remote(server.url("file.bin")), tmp_path / "file.bin")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_page_of_another_length_is_refused_before_it_is_saved(server: Server, tmp_path: Path) -> None:
     server.files["file.bin"] = b"<html>please log in</html>"
     with pytest.raises(FileNotFoundError, match="offers 26 bytes, the published file has 700,000"):
@@ -129,7 +145,7 @@ def test_a_page_of_another_length_is_refused_before_it_is_saved(server: Server, 
 
 def test_a_server_that_sends_too_much_is_cut_off(server: Server, tmp_path: Path) -> None:
     server.files["file.bin"], server.lengths = CONTENT * 8, False
-    with pytest.raises(FileNotFoundError, match=r"got [789]\d\d,\d\d\d bytes .* not the published file"):
+    with pytest.raises(FileNotFoundError, match=r"[789]\d\d,\d\d\d bytes .* not the published file"):
         fetch(remote(server.url("file.bin")), tmp_path / "file.bin")
     assert list(tmp_path.iterdir()) == []
 

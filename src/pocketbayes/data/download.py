@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import Request, urlopen
 
+from pocketbayes.runs.resume import locked
+
 CHUNK = 1 << 18
 TIMEOUT = 30.0  # seconds without a single byte
 
@@ -26,17 +28,32 @@ class Remote(NamedTuple):
 def fetch(remote: Remote, path: Path) -> Path:
     """`path`, downloaded from the first address that answers unless it is there already.
 
-    What has arrived is kept in `path` + ".part", and the next call continues from there.
+    What has arrived is kept in `path` + ".part", and the next call continues from there.  A second process is refused
+    while one downloads to the same folder.
     """
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent):
+            return _fetch(remote, path)
+    require_published(path, remote)
+    return path
+
+
+def require_published(path: Path, remote: Remote) -> None:
+    """A file that lies on the disk must be the published one, like one that was just downloaded."""
+    if found := _difference(path, remote):
+        raise ValueError(f"{path}: {found}. Remove it and run again, and it is downloaded anew.")
+
+
+def _fetch(remote: Remote, path: Path) -> Path:
     part = path.with_name(path.name + ".part")
     failures = []
     for url in remote.urls:
         try:
             _receive(url, part, remote.size)
-            _verify(part, remote)
+            if found := _difference(part, remote):
+                part.unlink()
+                raise ValueError(f"{found}; removed")
         except (OSError, HTTPException, ValueError) as error:
             failures.append(f"  {url}: {error}")
         else:
@@ -81,16 +98,14 @@ def _continues_at(answer: HTTPResponse, have: int) -> bool:
     return answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
-def _verify(part: Path, remote: Remote) -> None:
-    """Remove `part` and complain unless it is the file we want."""
-    size = part.stat().st_size
-    with part.open("rb") as file:
+def _difference(path: Path, remote: Remote) -> str:
+    """In what a file differs from the published one; nothing if it is that."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if (size, sha256) != (remote.size, remote.sha256):
-        part.unlink()
-        raise ValueError(
-            f"got {size:,} bytes with SHA-256 {sha256}, which is not the published file; removed"
-        )
+    if (size, sha256) == (remote.size, remote.sha256):
+        return ""
+    return f"{size:,} bytes with SHA-256 {sha256}, which is not the published file"
 
 
 def _put_in_place(part: Path, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pocketbayes.data.download import fetch
+from pocketbayes.data.download import fetch, require_published
 from pocketbayes.data.examples import Examples, divide, stratified_order
 from pocketbayes.data.formats import (
     Array,
@@ -133,8 +133,10 @@ class Shelf(NamedTuple):
     def find(self, key: str, *aliases: str) -> Path:
         """The path of a file of REMOTES: at its own place, at one of its other usual places, or fetched."""
         for place in (key, *aliases):
-            if (self.folder / place).exists():
-                return self.folder / place
+            if (path := self.folder / place).exists():
+                if path.name == Path(key).name:  # what came out of it has no checksum
+                    require_published(path, REMOTES[key])
+                return path
         if self.download:
             return fetch(REMOTES[key], self.folder / key)
         raise FileNotFoundError(
