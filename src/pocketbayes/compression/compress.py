@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pocketbayes.artifact import Encoded, Pocket, Precision, encode
@@ -49,6 +50,7 @@ from pocketbayes.runs.resume import Claim, claimed
 from pocketbayes.sharing.latent import make_latent
 from pocketbayes.sharing.rate import Rate
 from pocketbayes.sharing.share import report_of, require_mean_field, share
+from pocketbayes.training.compiled import compiling_pays
 from pocketbayes.training.distillation import Distilled, several
 from pocketbayes.training.fit import fit
 from pocketbayes.training.noise_scale import keep_noise, refit_noise, start_noise
@@ -140,6 +142,9 @@ def compress(
         train_loader = answered(
             train_loader, teachers, likelihood, batches=plan.fisher_batches, seed=plan.seed
         )
+    elif plan.bfloat16 is None:
+        epochs = plan.epochs + plan.posterior_epochs + plan.finetune_epochs
+        plan = replace(plan, bfloat16=compiling_pays(model, train_loader, epochs))
     job = CompressionJob(
         model=model,
         train_loader=train_loader,
@@ -172,7 +177,12 @@ def _lessons(
 ) -> Iterable[Any]:
     if not teachers or not plan.epochs:
         return loader
-    return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood)
+    return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood, **_speed(plan))
+
+
+def _speed(plan: Plan) -> dict[str, Any]:
+    """How training computes."""
+    return {"autocast": torch.bfloat16 if plan.bfloat16 else None, "compiled": bool(plan.bfloat16)}
 
 
 def _claimed(
@@ -487,6 +497,7 @@ class _Stages:
             validation_samples=self.job.plan.samples,
             checkpoint=self._checkpoint(name),
             progress=self.job.progress,
+            **_speed(self.job.plan),
             **settings,
         )
 

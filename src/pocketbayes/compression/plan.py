@@ -72,6 +72,7 @@ class Plan:
         finetune_lr: learning rate of everything once labels are frozen.
         distillation: the teacher's fraction of the targets, from 0 to 1; classes only.
         calibrate: at the end, fit logit temperatures and a factor on all sigmas to validation data.
+        bfloat16: train compiled and in bfloat16; by default where the processor is fast at it and training long.
         renew_every: training steps from one renewal of the labels to the next; more is faster, and worse.
         anneal: the fraction of the steps in which lambda rises to its value.
         components: the most components that the codebook may have.
@@ -101,6 +102,7 @@ class Plan:
     finetune_lr: float = 3e-4
     distillation: float = 0.0
     calibrate: bool = False
+    bfloat16: bool | None = None
     renew_every: int = 1
     anneal: float = 0.25
     components: int = 64

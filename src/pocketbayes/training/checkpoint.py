@@ -23,6 +23,7 @@ from pocketbayes.posterior.weights import StochasticWeight, stochastic_weights, 
 from pocketbayes.runs import randomness
 from pocketbayes.runs.checkpoint import checksum, load_checkpoint, save_checkpoint
 from pocketbayes.runs.resume import require_same
+from pocketbayes.training.compiled import CompiledForward
 from pocketbayes.training.history import Epoch, History
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _facts(run: TrainingRun) -> dict[str, Any]:
     ):
         facts[f"the {name}"] = type(part).__name__
     facts["the schedule's settings"] = _short(_plain(run.schedule))
-    facts["autocast"] = str(task.autocast)
+    facts["autocast"] = f"{task.autocast}{', compiled' * isinstance(task.forward, CompiledForward)}"
     facts |= {f"the noise of {site.path}": _noise(site.weight.noise) for site in stochastic_weights(model)}
     return facts | _shapes(run, run.trained())
 

@@ -14,6 +14,8 @@ from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
+from pocketbayes.training.compiled import CompiledForward, batch_size_of
+from pocketbayes.training.objective import computing
 
 
 class Distilled:
@@ -30,6 +32,7 @@ class Distilled:
         teacher: a network, or a list of them.
         fraction: a, the teacher's part of the targets, from 0 (labels alone) to 1.
         likelihood: the one to train with, which knows where the classes are in an output.
+        autocast, compiled: how teachers compute, as in `fit`.
 
     Returns:
         An iterable with the length of `loader`, whose batches have targets [N, C, ...].
@@ -49,13 +52,17 @@ class Distilled:
         *,
         fraction: float = 0.5,
         likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
+        autocast: torch.dtype | None = None,
+        compiled: bool = False,
     ) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Distillation: the teacher's fraction must be from 0 to 1, got {fraction}.")
         self.loader, self.fraction = loader, fraction
         self.likelihood = require_classes(likelihood)
-        self.teachers = [frozen(each) for each in several(teacher)]
-        self.device = next((p.device for each in self.teachers for p in each.parameters()), None)
+        self.autocast, teachers = autocast, [frozen(each) for each in several(teacher)]
+        self.device = next((p.device for each in teachers for p in each.parameters()), None)
+        size = batch_size_of(loader)
+        self.teachers = [CompiledForward(each, size) if compiled else each for each in teachers]
 
     def __len__(self) -> int:
         if not isinstance(self.loader, Sized):
@@ -86,8 +93,10 @@ class Distilled:
         mixed = (1 - self.fraction) * labels + self.fraction * taught
         return torch.where(labels.sum(1, keepdim=True) > 0, mixed, 0.0)
 
-    def _logits(self, teacher: nn.Module, batch: Batch) -> Tensor:
-        logits = self.likelihood.logits(teacher(*batch.args, **batch.kwargs))
+    def _logits(self, teacher: Callable[..., Any], batch: Batch) -> Tensor:
+        with computing(self.autocast, "cpu" if self.device is None else self.device.type):
+            answer = teacher(*batch.args, **batch.kwargs)
+        logits = self.likelihood.logits(answer)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

@@ -20,6 +20,7 @@ from pocketbayes.posterior.priors import GaussianPrior, scale_of
 from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import kl_divergence, require_bayesian, stochastic_weights, unwrap
 from pocketbayes.runs import randomness
+from pocketbayes.training.compiled import CompiledForward, batch_size_of
 from pocketbayes.training.history import Epoch, History, Settings
 from pocketbayes.training.loop import OptimizerFactory, ScheduleFactory, Task, TrainingRun, train
 
@@ -41,6 +42,7 @@ def fit(
     clip: float | None = None,
     accumulate: int = 1,
     autocast: torch.dtype | None = None,
+    compiled: bool = False,
     validation: Iterable[Any] | None = None,
     patience: int | None = None,
     validation_samples: int = 8,
@@ -75,6 +77,7 @@ def fit(
         clip: largest norm of the gradient.
         accumulate: batches a step.
         autocast: the type that forward passes compute in, e.g. `torch.bfloat16`.
+        compiled: compile forward passes and their gradients, which takes a minute or two: for longer training.
         validation: batches held out of training.
         patience: stop after so many epochs without a better validation NLL, counted once the KL has its final weight.
         validation_samples: draws in validation.
@@ -113,6 +116,7 @@ def fit(
     )
     task = Task(
         model=model,
+        forward=CompiledForward(model, batch_size_of(loader)) if compiled else model,
         loader=loader,
         likelihood=as_likelihood(likelihood),
         draw=partial(one_draw, unwrap(model)),
@@ -144,6 +148,7 @@ def fit_map(
     clip: float | None = None,
     accumulate: int = 1,
     autocast: torch.dtype | None = None,
+    compiled: bool = False,
     validation: Iterable[Any] | None = None,
     patience: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -187,6 +192,7 @@ def fit_map(
     )
     task = Task(
         model=model,
+        forward=CompiledForward(model, batch_size_of(loader)) if compiled else model,
         loader=loader,
         likelihood=as_likelihood(likelihood),
         draw=lambda _: mean_weights(model),

@@ -45,6 +45,7 @@ class Task:
     """What is trained, on what and towards what: all in which `fit` and `fit_map` differ."""
 
     model: nn.Module
+    forward: Callable[..., Any]  # what is called for an output: the model, or its compiled twin
     loader: Iterable[Any]
     likelihood: Likelihood
     draw: Callable[[int], AbstractContextManager[None]]  # where the model has the weights of a seed
@@ -189,6 +190,7 @@ class TrainingRun:
             temperature=self.temperature,
             samples=self.settings.samples,
             autocast=self.task.autocast,
+            forward=self.task.forward,
             penalty=self.task.penalty,
             draw=self._draw,
             backward=backward,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from pocketbayes.likelihood import Batch, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.modes import modes_of, using
@@ -31,6 +32,7 @@ def nelbo(
     temperature: float = 1.0,
     samples: int = 1,
     autocast: torch.dtype | None = None,
+    forward: Callable[..., Any] | None = None,
     penalty: Callable[[nn.Module], Tensor] = kl_divergence,
     draw: Callable[[int], AbstractContextManager[Any]] = nullcontext,
     backward: Callable[[Tensor], None] | None = None,
@@ -48,6 +50,7 @@ def nelbo(
         temperature: the weight of the KL; 1 is Bayes.
         samples: forward passes of each mode, each with a draw of its own.
         autocast: the type that forward passes compute in, such as `torch.bfloat16`.
+        forward: what is called in the place of the model, such as its compiled twin.
         penalty: what stands in the place of the KL, in nats; -ln p(w) trains a mode, as `fit_map` does.
         draw: the context that pass number s runs in.
         backward: called with each pass's part of the loss while its draw is open, so that no more than one graph is
@@ -71,9 +74,10 @@ def nelbo(
     likelihood = as_likelihood(likelihood)
     parts = batch if isinstance(batch, Batch) else unpack(batch)
     losses, nlls, passes = [], [], samples * len(modes_of(model))
+    device = next(model.parameters()).device.type
     for s in range(passes):
         with using(model, s), draw(s):
-            nll = _nll(model, parts, likelihood, autocast)
+            nll = _nll(model if forward is None else forward, device, parts, likelihood, autocast)
             loss = nll / passes
             if s == passes - 1:  # the penalty has no noise: once a step is enough
                 kl = penalty(model)
@@ -86,11 +90,21 @@ def nelbo(
     return Nelbo(torch.stack(losses).sum(), torch.stack(nlls).mean(), kl if backward is None else kl.detach())
 
 
-def _nll(model: nn.Module, batch: Batch, likelihood: Likelihood, autocast: torch.dtype | None) -> Tensor:
+def computing(dtype: torch.dtype | None, device: str) -> AbstractContextManager[Any]:
+    """Where forward passes compute in that type; None leaves it to the caller."""
+    return nullcontext() if dtype is None else torch.autocast(device, dtype=dtype)
+
+
+def _nll(
+    forward: Callable[..., Any],
+    device: str,
+    batch: Batch,
+    likelihood: Likelihood,
+    autocast: torch.dtype | None,
+) -> Tensor:
     """The mean NLL of the batch in one draw of the weights, nats."""
-    if autocast is None:
-        output = model(*batch.args, **batch.kwargs)
-    else:
-        with torch.autocast(next(model.parameters()).device.type, dtype=autocast):
-            output = model(*batch.args, **batch.kwargs)
+    with computing(autocast, device):
+        output = forward(*batch.args, **batch.kwargs)
+    if autocast is not None:  # else the loss would be rounded like a weight
+        output = pytree.tree_map_only(Tensor, lambda t: t.float() if t.dtype == autocast else t, output)
     return likelihood.nll(output, batch.target).mean()
