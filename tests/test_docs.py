@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,8 @@ METHOD = (ROOT / "docs" / "method.md").read_text()
 README = (ROOT / "README.md").read_text()
 NAMES = sorted(set(re.findall(r"`(pocketbayes(?:\.\w+)+)`", METHOD)))
 TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", METHOD)))
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+GUIDE = (ROOT / "docs" / "guide.md").read_text()
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def resolve(name: str) -> object:
@@ -69,31 +71,47 @@ def test_equations_that_docstrings_cite_exist() -> None:
     assert max(cited) <= highest
 
 
-def test_every_python_example_of_the_readme_runs_in_turn(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "blocks"), [(README, 1), (GUIDE, 12)], ids=["README", "guide"])
+def test_every_python_example_runs_in_turn(page: str, blocks: int, tmp_path: Path) -> None:
     """In one process and an empty folder, as a reader would paste them."""
-    assert len(BLOCKS) >= 5
-    script = "\n".join(BLOCKS)
+    found = PYTHON.findall(page)
+    assert len(found) >= blocks
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
+        [sys.executable, "-W", "error", "-c", "\n".join(found)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert run.returncode == 0, run.stderr
 
 
-def test_the_first_example_of_the_readme_stands_alone(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run_in_turn(tmp_path: Path) -> None:
+    (commands,) = re.findall(r"## Three commands\n\n((?:    .+\n)+)", README)
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", BLOCKS[0]],
+        ["sh", "-e", "-c", commands],
         cwd=tmp_path,
+        env={**os.environ, "PATH": scripts},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert run.returncode == 0, run.stderr
+    assert "arning" not in run.stderr
+    assert (tmp_path / "digits.pocket").stat().st_size <= 10_000 and (tmp_path / "digits.html").exists()
 
 
+def test_the_readme_is_read_in_a_minute_and_its_numbers_are_the_measured_ones() -> None:
+    assert len(README.splitlines()) <= 125
+    frontier = (ROOT / "docs" / "results" / "frontier.md").read_text().replace("**", "")
+    measured = {tuple(re.split(r" *\| *", line)[2:-1]) for line in frontier.splitlines() if "|" in line}
+    rows = re.findall(r"^\| [^|]+ \| (\d[^|]*) \| (.+) \| (.+) \| (.+) \|$", README, re.MULTILINE)
+    assert len(rows) >= 5 and set(rows) <= measured
+
+
+PAGES = ("method", "data", "guide", "findings", "peers", "how-to-choose", "commands", "tutorial", "analog")
 RESULTS = [
     "RESULTS.md",
     *(f"docs/results/{path.name}" for path in sorted((ROOT / "docs/results").glob("*.md"))),
@@ -101,7 +119,7 @@ RESULTS = [
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "docs/method.md", "docs/data.md", *RESULTS]
+    "document", ["README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in PAGES), *RESULTS]
 )
 def test_links_and_commands_point_to_something(document: str) -> None:
     text, folder = (ROOT / document).read_text(), (ROOT / document).parent
