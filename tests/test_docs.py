@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,6 @@ METHOD = (ROOT / "docs" / "method.md").read_text()
 README = (ROOT / "README.md").read_text()
 NAMES = sorted(set(re.findall(r"`(pocketbayes(?:\.\w+)+)`", METHOD)))
 TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", METHOD)))
-GUIDE = (ROOT / "docs" / "guide.md").read_text()
-PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def resolve(name: str) -> object:
@@ -69,38 +64,6 @@ def test_equations_that_docstrings_cite_exist() -> None:
     }
     assert {2, 3, 4, 5} <= cited
     assert max(cited) <= highest
-
-
-@pytest.mark.parametrize(("page", "blocks"), [(README, 1), (GUIDE, 12)], ids=["README", "guide"])
-def test_every_python_example_runs_in_turn(page: str, blocks: int, tmp_path: Path) -> None:
-    """In one process and an empty folder, as a reader would paste them."""
-    found = PYTHON.findall(page)
-    assert len(found) >= blocks
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(found)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert run.returncode == 0, run.stderr
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_run_in_turn(tmp_path: Path) -> None:
-    (commands,) = re.findall(r"## Three commands\n\n((?:    .+\n)+)", README)
-    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    run = subprocess.run(
-        ["sh", "-e", "-c", commands],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": scripts},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "arning" not in run.stderr
-    assert (tmp_path / "digits.pocket").stat().st_size <= 10_000 and (tmp_path / "digits.html").exists()
 
 
 def test_the_readme_is_read_in_a_minute_and_its_numbers_are_the_measured_ones() -> None:

@@ -1,4 +1,4 @@
-"""The tutorials do what they say: every block runs, in turn, in an empty folder."""
+"""The README, the guide and the tutorials do what they say: every block runs, in turn, in an empty folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 CONCEPTS = sorted(path for path in (DOCS / "concepts").glob("*.md") if "```python" in path.read_text())
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -23,6 +24,38 @@ _mended = torch.library.Library("torchvision", "FRAGMENT")
 for _operator in ("nms", "qnms"):
     _mended.define(f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 """
+
+
+@pytest.mark.parametrize(("page", "blocks"), [("README.md", 1), ("docs/guide.md", 12)])
+def test_every_python_example_runs_in_turn(page: str, blocks: int, tmp_path: Path) -> None:
+    """In one process and an empty folder, as a reader would paste them."""
+    found = BLOCK.findall((ROOT / page).read_text())
+    assert len(found) >= blocks
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(found)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run_in_turn(tmp_path: Path) -> None:
+    (commands,) = re.findall(r"## Three commands\n\n((?:    .+\n)+)", (ROOT / "README.md").read_text())
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["sh", "-e", "-c", commands],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": scripts},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "arning" not in run.stderr
+    assert (tmp_path / "digits.pocket").stat().st_size <= 10_000 and (tmp_path / "digits.html").exists()
 
 
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
