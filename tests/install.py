@@ -2,8 +2,8 @@
 
     python tests/install.py DIST
 
-DIST is a folder with one wheel and one source distribution.  The wheel, with torch, runs the example of the README that it
-carries, which writes a file; the source distribution, without torch, looks into that file.
+DIST is a folder with one wheel and one source distribution.  The wheel, with torch, runs the example of the README
+that it carries, which writes a file; the source distribution, without torch, looks into that file.
 """
 
 from __future__ import annotations
