@@ -136,7 +136,7 @@ def uncertainty(draws: Values) -> Uncertainty:
 
 def uncertainty_from_means(mean_probs: Values, mean_entropy: Values) -> Uncertainty:
     """The same split from means over the draws: of the probabilities [N, C] and of the entropies [N]."""
-    total = entropy_of(_checked_probs(mean_probs))
+    total = to_numpy(entropy_of(like(_checked_probs(mean_probs), mean_probs)))  # as of each draw, to the bit
     if tuple(mean_entropy.shape) != total.shape:
         raise ValueError(
             f"uncertainty: mean_entropy must be [{len(total)}], got shape {tuple(mean_entropy.shape)}."

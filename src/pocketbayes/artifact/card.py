@@ -72,7 +72,7 @@ class Card(NamedTuple):
             found["classes"] = len(self.classes) if numbered else list(self.classes)
         if self.target_scaling is not None:
             found["target"] = self.target_scaling.lists()
-        found |= {"noise_sigma": self.sigma, "unsure": self.unsure}
+        found |= {"noise_sigma": self.sigma, "unsure": self.unsure, **self.scales.metadata()}
         return {key: value for key, value in found.items() if value not in (None, {}, [])}
 
 
