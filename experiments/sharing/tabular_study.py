@@ -81,8 +81,7 @@ class Network(NamedTuple):
 
 
 def fresh(inputs: int, seed: int) -> nn.Sequential:
-    with randomness.forked():
-        randomness.seed_all(seed)
+    with randomness.forked(seed):
         return nets.mlp([inputs, *HIDDEN, 1])
 
 

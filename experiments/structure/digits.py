@@ -51,8 +51,7 @@ SCHEMES = (
 
 def network(seed: int) -> nn.Sequential:
     """[N, 1, 8, 8] -> [N, 10]: 6 090 parameters."""
-    with randomness.forked():
-        randomness.seed_all(seed)
+    with randomness.forked(seed):
         return nn.Sequential(
             nn.Conv2d(1, 16, 3, padding=1),
             nn.ReLU(),

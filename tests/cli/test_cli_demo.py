@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest
 def test_the_demo_makes_the_network_less_sure_where_it_is_wrong_or_the_input_is_foreign(
     tmp_path: Path,
 ) -> None:
-    scores = {stage.name: stage.scores for stage in demo.stages(tmp_path, seed=0, progress=False)}
+    scores = {stage.name: stage.scores for stage in demo.stages(tmp_path, seed=0)}
     plain, bayesian = scores["deterministic"], scores["Bayesian"]
     assert min(plain["accuracy"], bayesian["accuracy"]) > 0.9
     assert bayesian["confidence_wrong"] < plain["confidence_wrong"]

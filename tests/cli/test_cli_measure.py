@@ -59,7 +59,7 @@ def test_a_person_sees_the_families_and_the_choice(
     for text in (
         "10 cells of 80 reads",
         "from cell to cell",
-        "Uniform (chosen)",
+        "Uniform *",
         "behind best",
         "chosen: Uniform",
     ):

@@ -14,6 +14,23 @@ from pocketbayes.artifact.graph import Port
 from pocketbayes.artifact.pocket import Entry, Plain, Pocket, Shared, Tied, free_of, size_of
 from pocketbayes.artifact.reader import Parsed, parse
 
+SECTIONS = {  # and "frame", what surrounds them: what each holds
+    "HEAD": "header",
+    "FREQ": "label frequencies",
+    "LABL": "labels",
+    "CODE": "codebook",
+    "OUTL": "outliers",
+    "BLND": "blends",
+    "NORM": "unshared weights",
+    "MASK": "masks",
+    "FIXD": "fixed weights",
+    "PLAN": "biases, norms",
+    "PRIO": "priors",
+    "XTRA": "noise tables",
+    "GRAF": "network graph",
+    "frame": "checksums",
+}
+
 
 class TensorSummary(NamedTuple):
     """One tensor of all modes; `bits` are of its labels, numbers and blends; tables, masks and priors not counted."""

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pocketbayes.cli.entry import Outcome, command
-from pocketbayes.cli.network import builder, given_net
+from pocketbayes.cli.network import builder, opened
 from pocketbayes.cli.options import Drawn, Seeded, WithNet, whole_numbers
 from pocketbayes.cli.output import console, passes, rows_table, say
 from pocketbayes.cli.settings import argument, option
@@ -33,14 +33,6 @@ class BenchOptions(Drawn, WithNet, Seeded):
     rounds: int = option(7, "Measurements, of which the median counts.", min=1)
 
 
-class Subject(NamedTuple):
-    """What is measured."""
-
-    model: nn.Module  # a posterior
-    shape: tuple[int, ...]  # of one input
-    reading: dict[str, float] | None  # seconds that it takes to read it from its file
-
-
 @command(
     "bench small.pocket --net mymodel:net",
     "bench --net resnet20 --shape 3,32,32 --samples 30 --batch-sizes 1,128 --json",
@@ -54,52 +46,50 @@ def bench(given: BenchOptions) -> Outcome:
     import torch
 
     if given.samples == "auto":
-        raise typer.BadParameter(
-            "--samples auto depends on the inputs, and bench makes them up: give a number"
-        )
+        raise typer.BadParameter("--samples auto depends on the inputs, which bench makes up: give a number")
 
-    subject = _subject(given)
+    model, shape, reading = _subject(given)
     result: dict[str, Any] = {
         "file": None if given.file is None else str(given.file),
         "net": given.net,
-        "shape": list(subject.shape),
+        "shape": list(shape),
         "samples": given.samples,
         "threads": int(torch.get_num_threads()),
-        "predictions": [_measure(subject, batch, given) for batch in given.batch_sizes],
-        "reading": subject.reading,
+        "predictions": [_measure(model, (batch, *shape), given) for batch in given.batch_sizes],
+        "reading": reading,
     }
     return Outcome(result, lambda: _show(result))
 
 
-def _subject(given: BenchOptions) -> Subject:
+def _subject(given: BenchOptions) -> tuple[nn.Module, tuple[int, ...], dict[str, float] | None]:
+    """A posterior, the shape of its inputs, and the seconds that it takes to read it from its file."""
     from pocketbayes import nets
     from pocketbayes.artifact import decode
-    from pocketbayes.artifact.open import open as open_file
     from pocketbayes.posterior.convert import bayesianize
 
     if (file := given.file) is not None:
-        net = given_net(given.net)
-        found = open_file(file, net)
-        times = by_turns({"decode": lambda: decode(file), "load": lambda: open_file(file, net)}, given.rounds)
+        found = opened(file, given.net)
+        read = {"decode": lambda: decode(file), "load": lambda: opened(file, given.net)}
+        times = by_turns(read, given.rounds)
         reading = {f"{name}_seconds": statistics.median(values) for name, values in times.items()}
-        return Subject(found.model, found.card.shape, reading)
+        return found.model, found.card.shape, reading
     if given.net is None or given.shape is None:
         raise typer.BadParameter("give a pocket FILE, or --net and --shape")
     function = builder(given.net)
     network = function(**nets.taken(function, nets.facts_of(given.shape)))
-    return Subject(bayesianize(network).eval(), tuple(given.shape), None)
+    return bayesianize(network).eval(), tuple(given.shape), None
 
 
-def _measure(subject: Subject, batch: int, given: BenchOptions) -> dict[str, Any]:
+def _measure(model: nn.Module, shape: tuple[int, ...], given: BenchOptions) -> dict[str, Any]:
     import torch
 
     from pocketbayes.posterior.convert import to_deterministic
     from pocketbayes.prediction.ensemble import Ensemble
 
-    x = torch.randn(batch, *subject.shape, generator=torch.Generator().manual_seed(given.seed))
-    plain = to_deterministic(subject.model).eval()
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(given.seed))
+    plain = to_deterministic(model).eval()
     assert given.samples != "auto"
-    means, ensemble = (Ensemble(subject.model, samples=s, seed=given.seed) for s in ("mean", given.samples))
+    means, ensemble = (Ensemble(model, samples=s, seed=given.seed) for s in ("mean", given.samples))
     with torch.no_grad():
         started = time.perf_counter()
         list(ensemble.outputs(x))  # makes the draws, once for all batches
@@ -115,7 +105,7 @@ def _measure(subject: Subject, batch: int, given: BenchOptions) -> dict[str, Any
         for way in ("mean", "draws")
     )
     return {
-        "batch_size": batch,
+        "batch_size": len(x),
         "plain_seconds": statistics.median(times["plain"]),
         "seconds": statistics.median(times["draws"]),
         "mean_seconds": statistics.median(times["mean"]),

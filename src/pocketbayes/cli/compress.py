@@ -9,7 +9,7 @@ from typing import Any
 
 from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.options import BUDGET, OUTPUT, PLAN, Made, WithOod, byte_count, scale_from
-from pocketbayes.cli.output import columns_table, console, note, rows_table, say
+from pocketbayes.cli.output import columns_table, console, note, number, rows_table, say
 from pocketbayes.cli.settings import nested, option, required
 from pocketbayes.compression.plan import Budget, Plan
 
@@ -78,7 +78,7 @@ def show(record: Mapping[str, Any], out: Path) -> None:
     shown, test = console(), record["test"]
     keys = [k for k in ("accuracy", "rmse", "nll") if any(k in s["metrics"] for s in record["stages"])]
     rows = (
-        (s["name"], f"{s['seconds']:.0f} s", *(_score(s["metrics"], key) for key in keys), s["note"])
+        (s["name"], f"{s['seconds']:.0f} s", *(number(s["metrics"].get(key)) for key in keys), s["note"])
         for s in record["stages"]
     )
     shown.print(rows_table(("stage", "time", *(f"validation {key}" for key in keys), "note"), rows))
@@ -89,7 +89,3 @@ def show(record: Mapping[str, Any], out: Path) -> None:
     say(f"{out}: {record['bytes']:,} bytes, {record['ratio']:.1f} times smaller than fp32")
     for suffix in (".json", ".html")[: 2 if record["page"] else 1]:
         say(f"{out.with_suffix(suffix)}")
-
-
-def _score(metrics: Mapping[str, float], key: str) -> str:
-    return f"{metrics[key]:.4f}" if key in metrics else ""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.models import OptionInfo
 
 from pocketbayes.cli.settings import Setting, told_type
 
@@ -24,7 +25,7 @@ _LEFT_OUT = {"config", "debug"}
 
 def register(command: str, settings: Iterable[Setting]) -> None:
     """Note a command's options."""
-    known = (s for s in settings if s.is_option and s.name not in _LEFT_OUT)
+    known = (s for s in settings if isinstance(s.info, OptionInfo) and s.name not in _LEFT_OUT)
     KNOWN[command] = {s.flag.removeprefix("--"): s for s in known}
 
 

@@ -24,13 +24,6 @@ class Data:
 
     def __init__(self, spec: str, given: DataSource = DataSource(), card: Card | None = None) -> None:
         self.spec, self._given, self._card = spec, given, card
-        self._mean_std = None
-        if isinstance(given, TrainingData) and (given.mean is not None or given.std is not None):
-            if given.mean is None or given.std is None:
-                raise typer.BadParameter("--mean and --std belong together: give both")
-            if len(given.mean) != len(given.std) or min(given.std) <= 0:
-                raise typer.BadParameter("--mean and --std need as many numbers each, and --std above zero")
-            self._mean_std = given.mean, given.std
 
     @cached_property
     def train(self) -> DataSet:
@@ -67,10 +60,10 @@ class Data:
         scaling, targets = data.scaling, data.target_scaling
         if self._card is not None:
             scaling, targets = self._card.scaling, self._card.target_scaling or targets
-        if self._mean_std is not None:
+        if isinstance(given := self._given, TrainingData) and given.mean is not None:
             in_bytes = str(data.x.dtype).endswith("uint8") and data.scaling.full == 1.0
-            mean, std = (np.array(part) for part in self._mean_std)
-            scaling = Scaling(mean, std, 255.0 if in_bytes else data.scaling.full)
+            full = 255.0 if in_bytes else data.scaling.full
+            scaling = Scaling(np.array(given.mean), np.array(given.std), full)
         channels = data.shape[0] if data.shape else 1
         if scaling.mean.size not in (1, channels):
             raise ValueError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from pocketbayes.artifact import store
 from pocketbayes.artifact.card import card_of
 from pocketbayes.artifact.network_predictor import NetworkPredictor
 from pocketbayes.artifact.predictor import ClassAnswers, score
+from pocketbayes.cli.output import TITLES
 from pocketbayes.cli.record import of_compression, versions
 from pocketbayes.compression.compress import compress
 from pocketbayes.compression.plan import Plan
@@ -30,6 +30,7 @@ from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.prediction.score import ood_scores
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import write_atomically
+from pocketbayes.sharing.threads import operators_alone
 from pocketbayes.training.fit import fit, fit_map
 
 BATCH = 64
@@ -41,10 +42,7 @@ VALIDATION = 0.3  # of them
 
 ROWS = {
     "bytes": "file (bytes)",
-    "accuracy": "accuracy",
-    "nll": "NLL (nats)",
-    "ece": "calibration error (ECE)",
-    "brier": "Brier score",
+    **{key: TITLES[key] for key in ("accuracy", "nll", "ece", "brier")},
     "confidence_right": "confidence when right",
     "confidence_wrong": "confidence when wrong",
     "confidence_photographs": "confidence on photographs",
@@ -77,6 +75,9 @@ class DemoStage(NamedTuple):
     record: dict[str, Any]  # of a compression: its stages and training curves
 
 
+Stage = tuple[nn.Module, Path, dict[str, Any]]  # what one hands over: network, file and record
+
+
 class Demo(NamedTuple):
     """How all stages are run."""
 
@@ -90,18 +91,10 @@ class Demo(NamedTuple):
         return NetworkPredictor(model=model, card=card_of("digits_net", {}, self.material.train))
 
 
-class Result(NamedTuple):
-    """What a stage hands over."""
-
-    model: nn.Module
-    file: Path
-    record: dict[str, Any]
-
-
 def stages(folder: Path, *, seed: int = 0, epochs: int = 80) -> Iterator[DemoStage]:
     """Every stage in turn, as soon as it is trained and judged; files are written to `folder`, a page at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    with one_thread():
+    with operators_alone():  # tensors are small; and sums do not depend on the number of cores
         demo = Demo(digits(seed), folder, seed, epochs)
         model = first = untrained(seed)
         for name, advance in STORY.items():
@@ -114,21 +107,9 @@ def stages(folder: Path, *, seed: int = 0, epochs: int = 80) -> Iterator[DemoSta
         tell(first, model, file, record, demo)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Tensors this small make threads wait for each other; and sums do not depend on the number of cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def untrained(seed: int) -> nn.Module:
     """The network before training; the caller's generators are left alone."""
-    with randomness.forked():
-        randomness.seed_all(seed)
+    with randomness.forked(seed):
         return nets.digits_net()
 
 
@@ -158,18 +139,18 @@ def photograph_patches(count: int, seed: int) -> Tensor:
 # --- the stages ------------------------------------------------------------------------------------------------
 
 
-def deterministic(model: nn.Module, demo: Demo) -> Result:
+def deterministic(model: nn.Module, demo: Demo) -> Stage:
     """The network as one would train it without us: AdamW, cosine, the best epoch by validation NLL."""
     from safetensors.torch import save
 
     train, validation, *_ = demo.material
-    train_deterministic(model, train, validation, epochs=demo.epochs, seed=demo.seed, progress=True)
+    train_deterministic(model, train, validation, epochs=demo.epochs, seed=demo.seed)
     file = demo.folder / "plain.safetensors"
     write_atomically(file, save(dict(model.state_dict())))
-    return Result(model, file, {})
+    return model, file, {}
 
 
-def bayesian(model: nn.Module, demo: Demo) -> Result:
+def bayesian(model: nn.Module, demo: Demo) -> Stage:
     """The trained network made Bayesian and trained on."""
     model = bayesianize(copy.deepcopy(model))
     fit(
@@ -183,10 +164,10 @@ def bayesian(model: nn.Module, demo: Demo) -> Result:
     )
     file = demo.folder / "bayesian.pocket"
     store.save(model, file)
-    return Result(model, file, {})
+    return model, file, {}
 
 
-def compressed(model: nn.Module, demo: Demo) -> Result:
+def compressed(model: nn.Module, demo: Demo) -> Stage:
     """The posterior within the budget of bytes, read back from its file."""
     file, material, epochs = demo.folder / "digits.pocket", demo.material, max(1, demo.epochs // 2)
     plan = Plan(temperature=TEMPERATURE, epochs=epochs, finetune_epochs=max(1, epochs // 4), seed=demo.seed)
@@ -200,10 +181,10 @@ def compressed(model: nn.Module, demo: Demo) -> Result:
         metadata=demo.predictor(model).card.metadata(),
         graph=False,
     )
-    return Result(store.load(file, nets.digits_net()), file, of_compression(report))
+    return store.load(file, nets.digits_net()), file, of_compression(report)
 
 
-STORY: dict[str, Callable[[nn.Module, Demo], Result]] = {
+STORY: dict[str, Callable[[nn.Module, Demo], Stage]] = {
     "deterministic": deterministic,
     "Bayesian": bayesian,
     "compressed": compressed,
@@ -230,7 +211,6 @@ def train_deterministic(
     lr: float = 1e-2,
     weight_decay: float = 0.1,
     seed: int = 0,
-    progress: bool = False,
 ) -> nn.Module:
     """The plain network, trained in place with AdamW and a cosine, left at its best epoch by validation NLL."""
     fit_map(
@@ -241,7 +221,6 @@ def train_deterministic(
         optimizer=partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay),
         lr=lr,
         seed=seed,
-        progress=progress,
     )
     return model
 

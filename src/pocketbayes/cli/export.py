@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -46,14 +45,9 @@ def export(given: ExportOptions) -> Outcome:
         _add_graph(given)
     else:
         raise typer.BadParameter(f"OUT {given.out}: the name must end in .onnx or .pocket")
-    told: dict[str, Any] = {
-        "file": str(given.file),
-        "out": str(given.out),
-        "bytes": given.out.stat().st_size,
-        "seed": given.seed,
-        "draw": None if given.seed is None else given.draw,
-    }
-    return Outcome(told, lambda: say(f"{given.out}: {told['bytes']:,} bytes"))
+    size, draw = given.out.stat().st_size, None if given.seed is None else given.draw
+    told = {"file": str(given.file), "out": str(given.out), "bytes": size, "seed": given.seed, "draw": draw}
+    return Outcome(told, lambda: say(f"{given.out}: {size:,} bytes"))
 
 
 def _onnx(given: ExportOptions) -> bytes:

@@ -19,23 +19,6 @@ if TYPE_CHECKING:
     from pocketbayes.artifact import Summary, TensorSummary
     from pocketbayes.artifact.summary import GraphSummary
 
-_SECTIONS = {
-    "HEAD": "header",
-    "FREQ": "frequencies of labels",
-    "LABL": "labels",
-    "CODE": "codebook",
-    "OUTL": "outliers",
-    "BLND": "blends",
-    "NORM": "means and sigmas of mean-field weights",
-    "MASK": "masks of fixed weights",
-    "FIXD": "fixed weights",
-    "PLAN": "deterministic tensors",
-    "PRIO": "priors",
-    "XTRA": "tables of the noise",
-    "GRAF": "the network's graph",
-    "frame": "lengths and checksums",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions(Options):
@@ -54,9 +37,15 @@ def inspect(given: InspectOptions) -> Outcome:
 
 
 def _show(file: Path, summary: Summary) -> None:
+    from pocketbayes.artifact.summary import SECTIONS
+
     shown = console()
+    sections = (
+        (name, SECTIONS.get(name, ""), f"{size:,}", f"{size / summary.total_bytes:.1%}")
+        for name, size in summary.sections.items()
+    )
     say(f"{file}: {summary.total_bytes:,} bytes, format {summary.version}, written by {summary.library}")
-    shown.print(_sections_table(summary))
+    shown.print(rows_table(("section", "holds", "bytes", "fraction"), sections, left=2))
     shown.print(_tensors_table(summary.tensors))
     for title, value in _notes(summary):
         say(f"{title}: {value}")
@@ -70,14 +59,6 @@ def _summary_json(summary: Summary) -> dict[str, Any]:
         "outputs": [port._asdict() for port in summary.graph.outputs],
     }
     return {**summary._asdict(), "graph": graph, "tensors": tensors}
-
-
-def _sections_table(summary: Summary) -> Table:
-    rows = (
-        (name, _SECTIONS.get(name, ""), f"{size:,}", f"{size / summary.total_bytes:.1%}")
-        for name, size in summary.sections.items()
-    )
-    return rows_table(("section", "holds", "bytes", "fraction"), rows, left=2)
 
 
 def _tensors_table(tensors: Sequence[TensorSummary]) -> Table:

@@ -18,20 +18,19 @@ from pocketbayes import nets
 from pocketbayes.artifact import decode, encode
 from pocketbayes.artifact.card import Card, card_of
 from pocketbayes.artifact.network_predictor import NetworkPredictor, with_sets
-from pocketbayes.artifact.open import open as open_file
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
 from pocketbayes.artifact.predictor import ClassAnswers, score
 from pocketbayes.artifact.store import load
 from pocketbayes.cli.compress import CompressOptions
 from pocketbayes.cli.datasets import Data, divided, ood_data, require_calibratable, training_batches
-from pocketbayes.cli.network import builder, given_net, require_takes, residual_sigma
+from pocketbayes.cli.network import builder, opened, require_takes, residual_sigma
 from pocketbayes.cli.output import finite
 from pocketbayes.cli.record import facts, of_compression
-from pocketbayes.cli.story import write_story
+from pocketbayes.cli.report import write_story
 from pocketbayes.compression.compress import compress
 from pocketbayes.compression.stages import warnings_of
 from pocketbayes.data import DataSet, Examples
-from pocketbayes.likelihood import Homoscedastic, Likelihood
+from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.prediction.layout import prefer_channels_last
 from pocketbayes.prediction.scales import Scale, Scales, scales_of
 from pocketbayes.prediction.threshold import choose_threshold, selective
@@ -50,7 +49,6 @@ class Start:
     network: nn.Module
     fresh: Callable[[], nn.Module]  # builds the architecture anew
     card: Card
-    likelihood: Likelihood
     data: Data
 
 
@@ -101,12 +99,12 @@ class Job:
         if card.classes is None:
             card = card._replace(sigma=residual_sigma(network, data.train))
         fresh = partial(function, **arguments)
-        return Start(network=network, fresh=fresh, card=card, likelihood=card.likelihood(), data=data)
+        return Start(network=network, fresh=fresh, card=card, data=data)
 
     def _posterior(self) -> Start:
         """A posterior that was trained before; inputs are scaled as they were then."""
         net = self.given.net
-        found = open_file(self.given.weights, given_net(net))
+        found = opened(self.given.weights, net)
         card = found.card._replace(net=net or found.card.net, unsure=None, scales=Scales())
         data = Data(self.given.data, self.given, card)
         card.require_fit(self.given.weights, data.train)
@@ -114,7 +112,7 @@ class Job:
         arguments = nets.taken(function, nets.facts_of(card.shape, card.outputs) | card.args)
         card = card._replace(args=arguments)
         fresh = partial(function, **arguments)
-        return Start(network=found.model, fresh=fresh, card=card, likelihood=card.likelihood(), data=data)
+        return Start(network=found.model, fresh=fresh, card=card, data=data)
 
     # --- the work ----------------------------------------------------------------------------------------------
 
@@ -124,7 +122,7 @@ class Job:
         """Posterior, sharing, fine-tuning; afterwards a file and a record lie on the workbench."""
         started = time.monotonic()
         prefer_channels_last(start.network, start.card.shape)
-        regression = start.card.classes is None
+        regression, noise = start.card.classes is None, start.card.likelihood()
         threshold = None if regression or validation is None else _UNSURE
         scales = Scales(Scale(quantile=_QUANTILE), Scale(quantile=_QUANTILE), self.given.alpha)
         reserved = start.card._replace(sigma=_SIGMA if regression else None, unsure=threshold, scales=scales)
@@ -134,13 +132,12 @@ class Job:
             path=bench.folder / "model.pocket",
             validation_loader=None if validation is None else validation.batches(256),
             plan=self.given.plan,
-            likelihood=start.likelihood,
+            likelihood=noise,
             metadata=reserved.metadata(),
             graph=self.given.graph,
             checkpoints=bench.folder,
             **self.budget,
         )
-        noise = start.likelihood
         sigma = float(f"{noise.sigma.item():.4g}") if isinstance(noise, Homoscedastic) else None
         done = {**of_compression(report), "noise_sigma": sigma, "seconds": time.monotonic() - started}
         bench.write("record", finite(done))

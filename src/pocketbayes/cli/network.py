@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +14,7 @@ from pocketbayes.cli.imports import call, function_at, is_path_to_function
 if TYPE_CHECKING:
     from torch import nn
 
+    from pocketbayes.artifact.network_predictor import NetworkPredictor
     from pocketbayes.data import DataSet
 
 
@@ -48,6 +50,13 @@ def given_net(text: str | None) -> str | Callable[..., nn.Module] | None:
     return text if text is None or nets.is_name(text) else builder(text)
 
 
+def opened(file: Path, net: str | None) -> NetworkPredictor:
+    """A file in its network, or in that of `--net`."""
+    from pocketbayes.artifact.open import open as open_file
+
+    return open_file(file, given_net(net))
+
+
 def require_takes(network: nn.Module, net: str, data: DataSet) -> None:
     """One example must go through the network, and come out as one answer of the right width."""
     import torch
@@ -65,14 +74,6 @@ def require_takes(network: nn.Module, net: str, data: DataSet) -> None:
     if output.ndim < 2 or output.shape[1] < data.num_outputs:
         found = tuple(output.shape)
         raise ValueError(f"{where}; it answers one with {found}, {data.num_outputs} outputs are needed.")
-
-
-# --- the noise of a regression, before it is learned -------------------------------------------------------------
-
-
-def target_spread(data: DataSet) -> float:
-    """The standard deviation of the targets as a network sees them: where the noise of an untrained one starts."""
-    return max(1e-3, data.targets().std().item())
 
 
 def residual_sigma(network: nn.Module, data: DataSet) -> float:

@@ -48,16 +48,18 @@ class Seeded(Options):
     seed: int = option(0, "All random numbers follow from it.", min=0)
 
 
+NET_HELP = (
+    "package.module:function that builds the network, or a name: digits_net, lenet, resnet20, resnet32, resnet44, "
+    "resnet56, mlp:64,64 (hidden widths)."
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class WithNet:
     """A network of the user's own, or of the library."""
 
     net: str | None = option(
-        None,
-        "package.module:function that builds the network, or a name: digits_net, lenet, resnet20, resnet32, resnet44, "
-        "resnet56, mlp:64,64 (hidden widths). A file's own network is built only if it is one of these.",
-        "NET",
-        panel=NETWORK,
+        None, f"{NET_HELP} A file's own network is built only if it is one of these.", "NET", panel=NETWORK
     )
 
 
@@ -150,6 +152,12 @@ class TrainingData(WithData):
     std: list[float] | None = option(
         None, "Input standard deviation, likewise.", "S1,S2,...", panel=DATA, parse=lambda text: numbers(text)
     )
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("--mean and --std belong together: give both")
+        if self.mean and self.std and (len(self.mean) != len(self.std) or min(self.std) <= 0):
+            raise ValueError("--mean and --std need as many numbers each, and --std above zero")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,13 +121,9 @@ def columns_table(
         table.add_column(Text(printable(name)), justify="right")
     present = {key for scores in columns.values() for key in scores}
     for key in [k for k in titles if k in present]:
-        shown = _whole if key == "bytes" else number
+        shown = "{:,.0f}".format if key == "bytes" else number
         table.add_row(titles.get(key, key), *(shown(s.get(key, math.nan)) for s in columns.values()))
     return table
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 def rows_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:

@@ -10,45 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketbayes.cli.entry import Outcome, command
-from pocketbayes.cli.network import given_net
+from pocketbayes.cli.network import opened
 from pocketbayes.cli.options import OUTPUT, Drawn, Seeded, WithFile
 from pocketbayes.cli.output import console, note_passes, rows_table, say
 from pocketbayes.cli.settings import argument, option
 from pocketbayes.runs.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from pocketbayes.artifact.predictor import ClassAnswers, ValueAnswers
 
 Row = dict[str, Any]
-_CLASS_COLUMNS: tuple[str, ...] = (
-    "input",
-    "class",
-    "confidence",
-    "entropy",
-    "aleatoric",
-    "epistemic",
-    "verdict",
-    "top",
-)
-_VALUE_COLUMNS: tuple[str, ...] = ("input", "target", "mean", "low", "high", "sigma", "epistemic_sigma")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(Drawn, WithFile, Seeded):
     """Those of `predict`."""
 
-    inputs: list[Path] = argument(
-        "Images, folders of images, or an array as .npy, .npz or .csv.", "INPUTS..."
-    )
+    inputs: list[Path] = argument("Images, folders of images, or an array: .npy, .npz or .csv.", "INPUTS...")
     top: int = option(3, "Classes to name with their probabilities.", min=1)
     threshold: float | None = option(
         None, 'Confidence below which the verdict is "not sure"; the file\'s own.', min=0.0, max=1.0
     )
-    csv_file: Path | None = option(
-        None, "Write the answers there too.", "FILE", panel=OUTPUT, names=["--csv"]
-    )
+    csv_file: Path | None = option(None, "Write answers there too.", "FILE", panel=OUTPUT, names=["--csv"])
 
 
 @command(
@@ -63,74 +46,57 @@ def predict(given: PredictOptions) -> Outcome:
     the network could still learn. The verdict is "not sure" where the confidence is below the threshold that was
     chosen on validation data. For regression: the mean and a 95 % interval.
     """
-    from pocketbayes.artifact.open import open as open_file
-    from pocketbayes.artifact.predictor import ClassAnswers
     from pocketbayes.data.inputs import read_inputs
 
     if given.csv_file is not None:
         require_writable(given.csv_file)
-    model = open_file(given.file, given_net(given.net))
+    model = opened(given.file, given.net)
     if given.threshold is not None:
         model = replace(model, card=model.card._replace(unsure=given.threshold))
     names, x = read_inputs(given.inputs, model.card.shape, model.card.scaling.full)
     note_passes(len(x), given.samples)
     answer = model.predict(x, samples=given.samples, seed=given.seed, progress=True)
-    if isinstance(answer, ClassAnswers):
-        columns, rows = _CLASS_COLUMNS, _class_rows(names, answer, given.top)
-    else:
-        columns, rows = _VALUE_COLUMNS, _value_rows(names, answer)
-    columns += tuple(key for key in ("set", "lower", "upper") if key in rows[0])
+    rows = _rows(names, answer, given.top)
     if given.csv_file is not None:
-        write_atomically(given.csv_file, _as_csv(rows, columns).encode())
-    unsure = model.card.unsure
+        write_atomically(given.csv_file, _as_csv(rows).encode())
+    unsure, alpha = model.card.unsure, model.card.scales.alpha
     told = {"file": str(given.file), "samples": given.samples, "seed": given.seed, "threshold": unsure}
-    alpha = model.card.scales.alpha
-    return Outcome({**told, "predictions": rows}, lambda: _show(rows, columns, unsure, alpha))
+    return Outcome({**told, "predictions": rows}, lambda: _show(rows, unsure, alpha))
+
+
+def _rows(names: Sequence[str], answer: ClassAnswers | ValueAnswers, top: int) -> list[Row]:
+    """A row for each input, or for each target of each input in the units of the data."""
+    from pocketbayes.artifact.predictor import ClassAnswers
+
+    if isinstance(answer, ClassAnswers):
+        return _class_rows(names, answer, top)
+    parts = {key: getattr(answer, key) for key in ("mean", "low", "high", "sigma")}
+    parts |= {"epistemic_sigma": answer.epistemic_var.sqrt(), "lower": answer.lower, "upper": answer.upper}
+    known = {key: part.flatten(1) for key, part in parts.items() if part is not None}
+    return [
+        {"input": name, "target": t, **{key: part[i, t].item() for key, part in known.items()}}
+        for i, name in enumerate(names)
+        for t in range(known["mean"].shape[1])
+    ]
 
 
 def _class_rows(names: Sequence[str], answer: ClassAnswers, top: int) -> list[Row]:
+    numbers = {key: getattr(answer, key) for key in ("confidence", "entropy", "aleatoric", "epistemic")}
     probs, order = answer.probs.topk(min(top, answer.probs.shape[1]))
-    verdicts: list[str | None] = [None] * len(names)
-    sets = [{}] * len(names) if answer.sets is None else [{"set": _named(answer, row)} for row in answer.sets]
-    if answer.sure is not None:
-        verdicts = ["sure" if sure else "not sure" for sure in answer.sure.tolist()]
-    return [
-        {
-            "input": name,
-            "class": answer.names[i],
-            "confidence": answer.confidence[i].item(),
-            "entropy": answer.entropy[i].item(),
-            "aleatoric": answer.aleatoric[i].item(),
-            "epistemic": answer.epistemic[i].item(),
-            "verdict": verdicts[i],
-            "top": {answer.classes[k]: p for k, p in zip(order[i].tolist(), probs[i].tolist(), strict=True)},
-            **sets[i],
-        }
-        for i, name in enumerate(names)
-    ]
+    sure, rows = answer.sure, []
+    for i, (name, said) in enumerate(zip(names, answer.names, strict=True)):
+        row: Row = {"input": name, "class": said, **{key: part[i].item() for key, part in numbers.items()}}
+        row["verdict"] = None if sure is None else "sure" if sure[i] else "not sure"
+        best = zip(order[i].tolist(), probs[i].tolist(), strict=True)
+        row["top"] = {answer.classes[k]: p for k, p in best}
+        if answer.sets is not None:
+            row["set"] = [answer.classes[c] for c in answer.sets[i].nonzero()[:, 0].tolist()]
+        rows.append(row)
+    return rows
 
 
-def _named(answer: ClassAnswers, row: Tensor) -> list[str]:
-    """The classes in one prediction set."""
-    return [answer.classes[c] for c in row.nonzero()[:, 0].tolist()]
-
-
-def _value_rows(names: Sequence[str], answer: ValueAnswers) -> list[Row]:
-    """A row for each target of each input, in the units of the data."""
-    parts = {key: getattr(answer, key).flatten(1) for key in ("mean", "low", "high", "sigma")}
-    parts["epistemic_sigma"] = answer.epistemic_var.sqrt().flatten(1)
-    if answer.lower is not None and answer.upper is not None:
-        parts |= {"lower": answer.lower.flatten(1), "upper": answer.upper.flatten(1)}
-    return [
-        {"input": name, "target": t, **{key: part[i, t].item() for key, part in parts.items()}}
-        for i, name in enumerate(names)
-        for t in range(parts["mean"].shape[1])
-    ]
-
-
-def _show(rows: Sequence[Row], columns: Sequence[str], unsure: float | None, alpha: float | None) -> None:
-    if unsure is None:
-        columns = [c for c in columns if c != "verdict"]
+def _show(rows: Sequence[Row], unsure: float | None, alpha: float | None) -> None:
+    columns = [c for c in rows[0] if unsure is not None or c != "verdict"]
     texts = ([_text(row[column]) for column in columns] for row in rows)
     console().print(rows_table([c.replace("_", " ") for c in columns], texts, left=2))
     if "mean" in columns:
@@ -154,23 +120,20 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _as_csv(rows: Sequence[Row], columns: Sequence[str]) -> str:
+def _as_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        top = row.get("top")
-        told = {} if top is None else {"top": "; ".join(f"{name} {p:.6f}" for name, p in top.items())}
-        if "set" in row:
-            told["set"] = "; ".join(row["set"])
-        writer.writerow({key: _cell(value) for key, value in {**row, **told}.items()})
+        writer.writerow({key: _cell(value) for key, value in row.items()})
     return text.getvalue()
 
 
 def _cell(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe in front."""
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )
+    """A list as one text; one that a spreadsheet would take for a formula gets an apostrophe in front."""
+    if isinstance(value, Mapping):
+        value = "; ".join(f"{name} {p:.6f}" for name, p in value.items())
+    if isinstance(value, list):
+        value = "; ".join(value)
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if formula else value

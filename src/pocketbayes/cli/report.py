@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pocketbayes.cli.datasets import ood_data, test_data
+from pocketbayes.cli.datasets import in_tensors, ood_data, test_data
 from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.imports import is_path_to_function
-from pocketbayes.cli.network import given_net
+from pocketbayes.cli.network import given_net, opened
 from pocketbayes.cli.options import NETWORK, OUTPUT, Drawn, Seeded, WithFile, WithNoData, WithOod, image_size
 from pocketbayes.cli.output import note_passes, say
 from pocketbayes.cli.settings import argument, option
-from pocketbayes.cli.story import write_story
 from pocketbayes.runs.files import require_writable
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from pocketbayes.artifact.network_predictor import NetworkPredictor
+    from pocketbayes.data import Examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +30,7 @@ class ReportOptions(Drawn, WithOod, WithNoData, WithFile, Seeded):
     """Those of `report`."""
 
     file: Path = argument("A pocket file.", "FILE")
-    weights: Path | None = option(
-        None, "The plain network's weights, to compare with.", "FILE", panel=NETWORK
-    )
+    weights: Path | None = option(None, "The plain network's weights, for comparison.", "FILE", panel=NETWORK)
     record: Path | None = option(None, "What compress noted; FILE.json beside the pocket file.", "FILE.json")
     out: Path | None = option(
         None, "The page; FILE.html by default.", "FILE", panel=OUTPUT, names=["--out", "-o"]
@@ -47,15 +47,13 @@ def report(given: ReportOptions) -> Outcome:
 
     Data and the weights to compare with are those of the record of `pocketbayes compress`, unless given.
     """
-    from pocketbayes.artifact.open import open as open_file
-
     record = _read_record(given.record, given.file)
     given = _completed(given, dict(record.get("settings") or {}))
     if given.data is None:
         raise typer.BadParameter("Missing option '--data': no record beside the file names its data")
     page = given.out or given.file.with_suffix(".html")
     require_writable(page)
-    model = open_file(given.file, given_net(given.net))
+    model = opened(given.file, given.net)
     test = test_data(given.data, given, model.card, given.file)
     note_passes(len(test), given.samples)
     written = write_story(
@@ -72,6 +70,29 @@ def report(given: ReportOptions) -> Outcome:
     )
     told = {"file": str(given.file), "page": str(page), "figures": [str(path) for path in written[1:]]}
     return Outcome(told, lambda: say("\n".join(map(str, written))))
+
+
+def write_story(
+    page: Path,
+    file: Path,
+    predictor: NetworkPredictor,
+    test: Examples,
+    *,
+    ood: Examples | None = None,
+    figures: Path | None = None,
+    **told: Any,
+) -> list[Path]:
+    """Write the page, and its figures to a folder if one is named; `told` is the rest of what `report.gather` takes."""
+    from pocketbayes import report
+
+    card = predictor.card
+    told["likelihood"] = None if card.classes is not None else card.likelihood()
+    told["ood"] = None if ood is None else in_tensors(ood).inputs()
+    story = report.gather(predictor.model, file, in_tensors(test), **told)
+    written = [report.write_page(page, story)]
+    if figures is not None:
+        written += report.write_figures(figures, story)
+    return written
 
 
 def _read_record(path: Path | None, file: Path) -> dict[str, Any]:

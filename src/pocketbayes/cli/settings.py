@@ -15,7 +15,6 @@ from dataclasses import MISSING, Field, field, fields, is_dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import typer
-from typer.models import OptionInfo
 
 ADVANCED = "Advanced"
 Kind = TypeVar("Kind")
@@ -37,10 +36,6 @@ class Setting(NamedTuple):
         """--the-name; of an argument its name."""
         long = [name for name in (self.info.default, *(self.info.param_decls or ())) if isinstance(name, str)]
         return long[0].partition("/")[0] if long else self.name.upper()
-
-    @property
-    def is_option(self) -> bool:
-        return isinstance(self.info, OptionInfo)
 
     def parameter(self) -> inspect.Parameter:
         """As typer reads it from a function's signature."""
@@ -73,26 +68,21 @@ def option(
     """A field that is an option.  With `parse` the default is given as text too, as it would be typed."""
     look = {"names": names, "help": help, "metavar": metavar, "rich_help_panel": panel, **more}
     told = {"look": look, "parse": parse, "typed": default}
+    if default is inspect.Parameter.empty:
+        return field(metadata=told)
     if parse is not None and default is not None:
         return field(default_factory=lambda: parse(default), metadata=told)
     return field(default=default, metadata=told)
 
 
-def required(
-    help: str, metavar: str | None = None, *, panel: str | None = None, names: Sequence[str] = ()
-) -> Any:
+def required(help: str, metavar: str | None = None, **more: Any) -> Any:
     """A field that is an option, and must be given."""
-    look = {"names": names, "help": help, "metavar": metavar, "rich_help_panel": panel}
-    return field(metadata={"look": look, "typed": inspect.Parameter.empty})
+    return option(inspect.Parameter.empty, help, metavar, **more)
 
 
 def argument(help: str, metavar: str, default: Any = inspect.Parameter.empty) -> Any:
     """A field that is given without a name in front."""
-    info = typer.Argument(metavar=metavar, help=help, show_default=False)
-    told = {"argument": info, "typed": default}
-    return (
-        field(metadata=told) if default is inspect.Parameter.empty else field(default=default, metadata=told)
-    )
+    return option(default, help, metavar, is_argument=True)
 
 
 def nested(**looks: Mapping[str, Any]) -> Any:
@@ -156,12 +146,10 @@ def _with_flags(text: str, known: Sequence[Setting]) -> str:
 
 
 def _setting(f: Field[Any], hint: Any) -> Setting:
-    told = f.metadata
-    parse, typed = told.get("parse"), told["typed"]
+    parse, typed = f.metadata["parse"], f.metadata["typed"]
     typed_kind = str | None if typed is None else str
     kind = hint if parse is None else typed_kind
-    info = told["argument"] if "argument" in told else _option_info(f.name, **told["look"])
-    return Setting(f.name, kind, typed, info, parse)
+    return Setting(f.name, kind, typed, _info(f.name, **f.metadata["look"]), parse)
 
 
 def _of_library(kind: Any, looks: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
@@ -174,12 +162,14 @@ def _of_library(kind: Any, looks: Mapping[str, Mapping[str, Any]]) -> list[Setti
         parse, typed = look.pop("parse", None), look.pop("typed", f.default)
         read = look.pop("kind", hints[f.name]) if typed is None else type(typed)
         help = " ".join([helps[f.name], *look.pop("also", ())])
-        info = _option_info(f.name, help=help, rich_help_panel=look.pop("panel", None), **look)
+        info = _info(f.name, help=help, rich_help_panel=look.pop("panel", None), **look)
         found.append(Setting(f.name, read, typed, info, parse))
     return found
 
 
-def _option_info(name: str, *, names: Sequence[str] = (), **look: Any) -> Any:
+def _info(name: str, *, names: Sequence[str] = (), is_argument: bool = False, **look: Any) -> Any:
+    if is_argument:
+        return typer.Argument(show_default=False, **look)
     return typer.Option(*(names or (f"--{name.replace('_', '-')}",)), **look)
 
 

@@ -12,11 +12,10 @@ import typer
 
 from pocketbayes.cli.datasets import Data, divided, require_calibratable, training_batches
 from pocketbayes.cli.entry import Outcome, command
-from pocketbayes.cli.network import builder, require_takes, target_spread
-from pocketbayes.cli.options import NETWORK, Made, Seeded, prior_from, sigma_from
+from pocketbayes.cli.network import builder, require_takes
+from pocketbayes.cli.options import NET_HELP, NETWORK, Made, Seeded, prior_from, sigma_from
 from pocketbayes.cli.output import columns_table, console, finite, say
-from pocketbayes.cli.record import epochs as history_of
-from pocketbayes.cli.record import facts
+from pocketbayes.cli.record import epochs, facts
 from pocketbayes.cli.settings import option, required
 from pocketbayes.runs.files import require_writable, write_atomically
 from pocketbayes.runs.workbench import Workbench, digest
@@ -39,12 +38,7 @@ _OUTSIDE = {"out", "folder", "test_samples", "max_risk"}  # may change in a resu
 class TrainOptions(Made, Seeded):
     """Those of `train`."""
 
-    net: str = required(
-        "package.module:function that builds the network, or a name: digits_net, lenet, resnet20, resnet32, resnet44, "
-        "resnet56, mlp:64,64 (hidden widths).",
-        "NET",
-        panel=NETWORK,
-    )
+    net: str = required(NET_HELP, "NET", panel=NETWORK)
     weights: Path | None = option(None, "Weights to start from.", "FILE", panel=NETWORK)
     epochs: int = option(20, "Passes over the training data.", min=1)
     lr: float = option(1e-3, "Learning rate of Adam, with a cosine.", min=0.0)
@@ -84,17 +78,6 @@ def train(given: TrainOptions) -> Outcome:
 
     The epoch with the best validation NLL is kept. Interrupted, the same command goes on where it was.
     """
-    record = _run(given)
-    return Outcome(record, lambda: _show(record))
-
-
-def _show(record: dict[str, Any]) -> None:
-    title = f"{record['test']['examples']:,} test examples"
-    console().print(columns_table(title, {"trained": record["test"]["after"]}))
-    say(f"{record['file']}: {record['bytes']:,} bytes")
-
-
-def _run(given: TrainOptions) -> dict[str, Any]:
     from pocketbayes import nets
     from pocketbayes.artifact.card import card_of
 
@@ -104,7 +87,9 @@ def _run(given: TrainOptions) -> dict[str, Any]:
     require_calibratable(given.alpha, validation)
     card = card_of(given.net, nets.taken(function, nets.facts_of(train.shape, train.num_outputs)), train)
     if card.classes is None:
-        card = card._replace(sigma=target_spread(train))
+        card = card._replace(
+            sigma=max(1e-3, train.targets().std().item())
+        )  # no more is known before training
     model, likelihood = _start(given, card, train), card.likelihood()
     settings = {k: v for k, v in given.call.options.items() if k not in _OUTSIDE}
     if given.weights is not None:
@@ -118,15 +103,22 @@ def _run(given: TrainOptions) -> dict[str, Any]:
     draws = {"samples": given.test_samples, "seed": given.seed}
     scores = trained.evaluate(data.test.x, data.test.y, progress=True, **draws)
     bench.clear()
-    return {
+    record = {
         **facts(given.call),
         "file": str(out),
         "bytes": out.stat().st_size,
         "seconds": seconds,
         "best_epoch": history.best_epoch,
-        "histories": {"train": history_of(history)},
+        "histories": {"train": epochs(history)},
         "test": {"examples": len(data.test), "samples": given.test_samples, "after": scores},
     }
+    return Outcome(record, lambda: _show(record))
+
+
+def _show(record: dict[str, Any]) -> None:
+    title = f"{record['test']['examples']:,} test examples"
+    console().print(columns_table(title, {"trained": record["test"]["after"]}))
+    say(f"{record['file']}: {record['bytes']:,} bytes")
 
 
 def _output(given: TrainOptions) -> Path:
@@ -146,8 +138,7 @@ def _start(given: TrainOptions, card: Card, data: DataSet) -> nn.Module:
     from pocketbayes.prediction.layout import prefer_channels_last
     from pocketbayes.runs import randomness
 
-    with randomness.forked():
-        randomness.seed_all(given.seed)
+    with randomness.forked(given.seed):
         model = builder(given.net)(**card.args)
     if given.weights is not None:
         load_weights(model, given.weights)
@@ -174,15 +165,8 @@ def _fit(
     common["validation"] = None if validation is None else validation.batches(256)
     if not given.bayesian:
         return fit_map(model, loader, prior=given.prior, **common)
-    return fit(
-        model,
-        loader,
-        temperature=given.temperature,
-        anneal=given.anneal,
-        rho_lr=given.rho_lr,
-        samples=given.samples,
-        **common,
-    )
+    own = {name: getattr(given, name) for name in ("temperature", "anneal", "rho_lr", "samples")}
+    return fit(model, loader, **common, **own)
 
 
 def _finished(

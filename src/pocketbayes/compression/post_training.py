@@ -47,8 +47,7 @@ def answered(
 ) -> list[Any]:
     """Batches with the mean of the teachers' answers for targets; labels, if the loader has any, are left aside."""
     teachers, likelihood, found = list(map(frozen, teachers)), as_likelihood(likelihood), list[Any]()
-    with randomness.forked():
-        randomness.seed_all(seed)  # of a loader that shuffles
+    with randomness.forked(seed):  # of a loader that shuffles
         for batch in unlabelled(islice(loader, batches), device_of(teachers[0])):
             answers = [likelihood.answer(teacher(*batch.args, **batch.kwargs)) for teacher in teachers]
             target = torch.stack(answers).mean(0)

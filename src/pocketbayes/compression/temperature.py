@@ -92,8 +92,7 @@ def measured_noise_cost(
     likelihood, samples = as_likelihood(likelihood), max(2, samples)
     means, draws = Ensemble(to_deterministic(model)), Ensemble(model, samples=samples, seed=seed)
     rises: list[Tensor] = []
-    with randomness.forked():
-        randomness.seed_all(seed)
+    with randomness.forked(seed):
         for batch in labelled(loader, device_of(model)):
             starts, drawn = (
                 torch.stack(

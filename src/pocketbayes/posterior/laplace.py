@@ -65,8 +65,7 @@ def fisher_information(
     seen, was_training, device = 0, model.training, next(model.parameters()).device
     model.eval()
     try:
-        with randomness.forked(), mean_weights(model):
-            randomness.seed_all(seed)
+        with randomness.forked(seed), mean_weights(model):
             for raw in track(islice(loader, batches), "Fisher information", enabled=progress):
                 batch = unpack_inputs(raw, device) if sampled else unpack(raw, device)
                 output = model(*batch.args, **batch.kwargs)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from pocketbayes.artifact import TensorSummary
+from pocketbayes.artifact.summary import SECTIONS, TensorSummary
 from pocketbayes.report import charts
 from pocketbayes.report.charts import ROW, Chart, Figure, clean, colour, data, figure, lines, number, rules
 from pocketbayes.report.story import Story, WeightPlane
-from pocketbayes.report.words import PLANE, SECTIONS
+from pocketbayes.report.words import PLANE
 
 MOST_LAYERS = 40  # in one figure
 

@@ -22,7 +22,6 @@ class Measure(NamedTuple):
 
 WORDS = tomllib.loads(files("pocketbayes.report").joinpath("words.toml").read_text(encoding="utf-8"))
 MEASURES = {key: Measure(**found) for key, found in WORDS["measures"].items()}
-SECTIONS: dict[str, str] = WORDS["sections"]
 SETTINGS: dict[str, str] = WORDS["settings"]
 FIGURES: dict[str, dict[str, str]] = WORDS["figures"]
 PLANE: dict[str, str] = WORDS["plane"]

@@ -44,10 +44,12 @@ def seed_all(seed: int) -> None:
 
 
 @contextmanager
-def forked() -> Iterator[None]:
-    """Whatever happens inside, the caller's generators are afterwards as they were."""
+def forked(seed: int | None = None) -> Iterator[None]:
+    """Whatever happens inside, from that seed if one is given, the caller's generators are afterwards as they were."""
     before = state()
     try:
+        if seed is not None:
+            seed_all(seed)
         yield
     finally:
         set_state(before)
