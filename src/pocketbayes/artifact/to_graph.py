@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from pocketbayes.arrays import Array, to_numpy
 from pocketbayes.artifact import graph
 from pocketbayes.artifact.graph import IR_VERSION
-from pocketbayes.artifact.numbers import Array
 from pocketbayes.artifact.pocket import Pocket
 from pocketbayes.artifact.portable import portable
 from pocketbayes.artifact.protobuf import Message
-from pocketbayes.artifact.to_pocket import tensor_as_array, to_pocket
+from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.errors import ArtifactError
 from pocketbayes.likelihood import Batch, Categorical, Likelihood, output_tensor
 from pocketbayes.posterior.convert import to_deterministic
@@ -185,7 +185,7 @@ def _require_same(pocket: Pocket, plain: nn.Module, batch: Batch) -> None:
 
 
 def _values(plain: nn.Module) -> dict[str, Array]:
-    return {name: tensor_as_array(tensor) for name, tensor in plain.state_dict().items()}
+    return {name: to_numpy(tensor) for name, tensor in plain.state_dict().items()}
 
 
 # --- as a message ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes import __version__
-from pocketbayes.artifact.numbers import Array
+from pocketbayes.arrays import Array, to_numpy
 from pocketbayes.artifact.pocket import Entry, Fixed, MeanField, Plain, Pocket, Precision, Prior, Shared, Tied
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
@@ -36,7 +36,7 @@ def to_pocket(
     return Pocket(
         tensors=tensors,
         others=tuple(others),
-        codebook=None if book is None else Codebook(tensor_as_array(book.mu), _sigma(book.rho)),
+        codebook=None if book is None else Codebook(to_numpy(book.mu), _sigma(book.rho)),
         noise=noise,
         extras=extras,
         architecture=type(networks[0]).__name__.removeprefix("Parametrized"),
@@ -64,7 +64,7 @@ def _entries(model: nn.Module, priors: bool) -> dict[str, Entry]:
         key = (value.data_ptr(), value.shape, value.stride()) if value.numel() else (name,)
         known = plain.setdefault(key, name)
         entries[name] = (
-            Tied(target=known) if known != name else Plain(values=tensor_as_array(value), dtype=_dtype(value))
+            Tied(target=known) if known != name else Plain(values=to_numpy(value), dtype=_dtype(value))
         )
     return entries
 
@@ -80,25 +80,25 @@ def _stochastic(site: Site, priors: bool) -> Entry:
     if isinstance(weight, SharedWeight):
         return Shared(
             labels=_labels(weight),
-            outlier_mu=tensor_as_array(site.original),
+            outlier_mu=to_numpy(site.original),
             outlier_sigma=_sigma(weight.rho),
-            components=tensor_as_array(weight.blend_component),
-            alphas=tensor_as_array(weight.blend_alpha),
+            components=to_numpy(weight.blend_component),
+            alphas=to_numpy(weight.blend_alpha),
             **common,
         )
     mu, sigma = site.moments
-    exact = _sigma(weight.rho) if isinstance(weight, MeanFieldWeight) else tensor_as_array(sigma)
-    return MeanField(mu=tensor_as_array(mu).reshape(-1), sigma=exact.reshape(-1), **common)
+    exact = _sigma(weight.rho) if isinstance(weight, MeanFieldWeight) else to_numpy(sigma)
+    return MeanField(mu=to_numpy(mu).reshape(-1), sigma=exact.reshape(-1), **common)
 
 
 def _labels(weight: SharedWeight) -> Array:
     """[free] the file's labels, in which K + 1 marks a blend."""
-    labels = tensor_as_array(weight.labels)
+    labels = to_numpy(weight.labels)
     if not weight.blend_position.numel():
         return labels
     mark = weight.codebook.components + 1
     labels = labels.astype(np.min_scalar_type(mark))
-    labels[tensor_as_array(weight.blend_position)] = mark
+    labels[to_numpy(weight.blend_position)] = mark
     return labels
 
 
@@ -107,18 +107,18 @@ def _fixed(entries: FixedEntries | None) -> Fixed | None:
     if entries is None:
         return None
     rule = {key: value for key, value in entries.rule.items() if key != "shape"}
-    mask = tensor_as_array(entries.mask) if rule["rule"] == "mask" else rule
+    mask = to_numpy(entries.mask) if rule["rule"] == "mask" else rule
     c = 0.0 if entries.c is None else entries.c.item()
     return Fixed(
         mask=mask,
-        values=c if entries.values is None else tensor_as_array(entries.values),
+        values=c if entries.values is None else to_numpy(entries.values),
         count=entries.count,
     )
 
 
 def _prior(site: Site) -> Prior:
     mean = site.weight.prior_mu
-    return Prior(mu=0.0 if mean is None else tensor_as_array(mean).reshape(-1), sigma=site.weight.prior_sigma)
+    return Prior(mu=0.0 if mean is None else to_numpy(mean).reshape(-1), sigma=site.weight.prior_sigma)
 
 
 def _one_codebook(found: list[Site]) -> TrainableCodebook | None:
@@ -151,14 +151,6 @@ def _describe_noise(found: list[Site]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 # --- tensors as arrays -------------------------------------------------------------------------------------------
-
-
-def tensor_as_array(tensor: Tensor) -> Array:
-    t = tensor.detach().cpu()
-    array: Array = (
-        (t.float() if t.dtype == torch.bfloat16 else t).contiguous().numpy()
-    )  # numpy has no bfloat16
-    return array
 
 
 def _sigma(rho: Tensor) -> Array:

@@ -10,20 +10,11 @@ from pocketbayes.data.scaling import Scaling
 from pocketbayes.data.sets import NAMES, data_folder
 
 if TYPE_CHECKING:
-    from pocketbayes.data.batches import BatchLoader as BatchLoader
-    from pocketbayes.data.batches import DataSet as DataSet
-    from pocketbayes.data.batches import crop_flip as crop_flip
-    from pocketbayes.data.batches import hold_out as hold_out
-    from pocketbayes.data.loading import load as load
+    from pocketbayes.data.batches import BatchLoader, DataSet, crop_flip, hold_out
+    from pocketbayes.data.loading import load
 
 # Reading files needs numpy only; what follows imports torch, and does so when it is first asked for.
-_LAZY = {
-    "load": "loading",
-    "DataSet": "batches",
-    "hold_out": "batches",
-    "crop_flip": "batches",
-    "BatchLoader": "batches",
-}
+_LAZY = {"load": "loading"} | dict.fromkeys(("DataSet", "hold_out", "crop_flip", "BatchLoader"), "batches")
 __all__ = [
     "load",
     "NAMES",

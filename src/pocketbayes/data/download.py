@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import Request, urlopen
 
+from pocketbayes.runs.files import sync_folder
 from pocketbayes.runs.resume import locked
 
 CHUNK = 1 << 18
@@ -57,7 +58,8 @@ def _fetch(remote: Remote, path: Path) -> Path:
         except (OSError, HTTPException, ValueError) as error:
             failures.append(f"  {url}: {error}")
         else:
-            _put_in_place(part, path)
+            part.replace(path)
+            sync_folder(path.parent)
             return path
     raise FileNotFoundError(
         f"{path} is missing and could not be downloaded:\n" + "\n".join(failures) + "\n"
@@ -106,17 +108,6 @@ def _difference(path: Path, remote: Remote) -> str:
     if (size, sha256) == (remote.size, remote.sha256):
         return ""
     return f"{size:,} bytes with SHA-256 {sha256}, which is not the published file"
-
-
-def _put_in_place(part: Path, path: Path) -> None:
-    """Rename, and make the rename itself survive a power cut."""
-    part.replace(path)
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from torch import Tensor
 from pocketbayes.noise.atoms import AtomicLaw, by_rows
 from pocketbayes.noise.family import Law, Noise
 from pocketbayes.noise.gaussian import Gaussian
-from pocketbayes.noise.inversion import invert
 from pocketbayes.noise.quadrature import QuadratureRule
 
 _TERMS = 1 << 14  # of the cosine series
@@ -153,7 +152,7 @@ class Averaged(_Mean, Law):
 
     def icdf(self, u: Tensor) -> Tensor:
         bracket = 1e12 if self._heavy else self._reach
-        return invert(self, u, -bracket, bracket)
+        return self.invert(u, -bracket, bracket)
 
     def log_prob(self, z: Tensor) -> Tensor:
         """ln f(z); without gradients."""

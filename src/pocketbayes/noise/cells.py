@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+from pocketbayes.arrays import Array, to_numpy
+
 _FEWEST_READS = 50
 
 
@@ -37,11 +37,7 @@ class Cells(NamedTuple):
 
 def standardise(samples: Any) -> Cells:
     """Readings [reads] or [cells, reads] as `Cells`; errors say what is wrong with them."""
-    reads = np.atleast_2d(
-        np.asarray(
-            samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples, dtype=np.float64
-        )
-    )
+    reads = np.atleast_2d(to_numpy(samples).astype(np.float64))
     if reads.ndim != 2:
         raise ValueError(f"readings: needs [reads] or [cells, reads], got shape {reads.shape}.")
     if not np.isfinite(reads).all():

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pocketbayes.arrays import to_numpy
 from pocketbayes.drawing import Shape, WordStream, shape_of
 from pocketbayes.drawing.shapes import FAMILIES, TableShape
 from pocketbayes.drawing.tables import LEVELS, standardised
@@ -128,6 +129,23 @@ class Law(Noise):
     def log_prob(self, z: Tensor) -> Tensor:
         """ln f(z), differentiable; -inf outside the support."""
 
+    def invert(self, u: Tensor, low: float, high: float) -> Tensor:
+        """F^-1(u) where there is no formula, by Newton steps kept inside a shrinking bracket; dtype of u."""
+        target = u.detach().double()
+        lo, hi = torch.full_like(target, low), torch.full_like(target, high)
+        z = torch.special.ndtri(target).clamp(low, high)
+        for _ in range(200):
+            excess = self.cdf(z) - target
+            lo, hi = torch.where(excess < 0, z, lo), torch.where(excess < 0, hi, z)
+            newton = z - excess / self.log_prob(z).exp()
+            following = torch.where((newton > lo) & (newton < hi), newton, 0.5 * (lo + hi))
+            moved = (following - z).abs() > 1e-15 * (1 + z.abs())
+            z = torch.where(excess == 0, z, following)
+            if not bool((moved & (excess != 0)).any()):
+                break
+        z = torch.where(target <= 0, low, torch.where(target >= 1, high, z))
+        return torch.where((target < 0) | (target > 1), torch.nan, z).to(u)
+
     def skewness(self) -> float:
         """E z^3, here by quadrature; NaN where it does not exist."""
         return self.rule.mean(lambda z: z**3)
@@ -215,9 +233,7 @@ class ArrayFields:
 
 def frozen_array(where: str, values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A read-only, finite, one-dimensional float64 copy."""
-    array = np.array(
-        values.detach().cpu().numpy() if isinstance(values, Tensor) else values, dtype=np.float64
-    )
+    array = np.array(to_numpy(values), dtype=np.float64)
     if array.ndim != 1:
         raise ValueError(
             f"{where}: values must be one-dimensional, got shape {array.shape}. Flatten them first."
@@ -232,12 +248,6 @@ def frozen_array(where: str, values: Any) -> np.ndarray[Any, np.dtype[np.float64
 def by_numpy(function: Callable[[Any], Any], x: Tensor) -> Tensor:
     """A float64 numpy function applied to a tensor, without gradients; dtype and device of x."""
     return torch.as_tensor(function(x.detach().cpu().double().numpy())).to(x)
-
-
-def require_between(where: str, value: float, low: float, high: float, advice: str) -> None:
-    """Raise unless low < value < high."""
-    if not low < value < high:
-        raise ValueError(f"{where} must lie strictly between {low} and {high}, got {value}. {advice}")
 
 
 def _fields(family: Any) -> tuple[Any, ...]:

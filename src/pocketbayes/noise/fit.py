@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import torch
 
 from pocketbayes.noise.cells import Cells, standardise
 from pocketbayes.noise.family import Law
-from pocketbayes.noise.likelihood import CANDIDATES, Groups, group, mean_log_likelihood
+from pocketbayes.noise.likelihood import CANDIDATES, group, mean_log_likelihood
 from pocketbayes.noise.measured import Empirical, QuantileTable
 from pocketbayes.noise.state import StateDependent
 
@@ -115,9 +114,12 @@ def fit_noise(samples: Any, *, folds: int = 5) -> NoiseFit:
     parts, what = _split(cells.z, folds)
     others = [group(np.concatenate(parts[:i] + parts[i + 1 :])) for i in range(folds)]
     slack = 3 / math.sqrt(2 * cells.z.shape[1])  # three standard errors of a cell's sigma
-    scores = np.array(
-        [_held_out(fit, others, parts, slack) for fit, _ in CANDIDATES.values()]
-    )  # [families, folds]
+    scores = np.array(  # [families, folds]
+        [
+            [mean_log_likelihood(fit(rest), part, slack) for rest, part in zip(others, parts, strict=True)]
+            for fit, _ in CANDIDATES.values()
+        ]
+    )
     best = int(np.argmax(scores.mean(1)))
     if not math.isfinite(scores[best].mean()):
         raise ValueError("fit_noise: no family covers the reads. Use Empirical(samples) instead.")
@@ -158,12 +160,6 @@ def _split(z: Array, folds: int) -> tuple[list[Array], str]:
     if len(z) >= 2 * folds:
         return [z[i::folds].ravel() for i in range(folds)], f"every {folds}th cell"
     return [part.ravel() for part in np.array_split(z, folds, axis=1)], f"one of {folds} stretches of reads"
-
-
-def _held_out(
-    fit: Callable[[Groups], Law], others: list[Groups], parts: list[Array], slack: float
-) -> list[float]:
-    return [mean_log_likelihood(fit(rest), part, slack) for rest, part in zip(others, parts, strict=True)]
 
 
 def _candidate(name: str, noise: Law, parameters: int, scores: Array, best: Array, z: Array) -> Candidate:

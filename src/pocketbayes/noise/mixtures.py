@@ -12,7 +12,6 @@ from torch import Tensor
 
 from pocketbayes.noise.family import Law
 from pocketbayes.noise.gaussian import LOG_SQRT_2PI
-from pocketbayes.noise.inversion import invert
 
 
 class NormalMixture(Law):
@@ -29,7 +28,7 @@ class NormalMixture(Law):
 
     def icdf(self, u: Tensor) -> Tensor:
         _, m, s = self.components()
-        return invert(self, u, float((m - 40 * s).min()), float((m + 40 * s).max()))
+        return self.invert(u, float((m - 40 * s).min()), float((m + 40 * s).max()))
 
     def log_prob(self, z: Tensor) -> Tensor:
         w, m, s = (part.to(z) for part in self.components())

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pocketbayes.noise.family import Law, by_numpy, require_between
+from pocketbayes.noise.family import Law, by_numpy
 from pocketbayes.noise.gaussian import LOG_SQRT_2PI
-from pocketbayes.noise.inversion import invert
 
 
 def _linear_edges(reach: float, width: float) -> Tensor:
@@ -111,11 +110,11 @@ class StudentT(Law):
     df: float
 
     def __post_init__(self) -> None:
-        if not self.df > 2:
+        if not 2 < self.df < math.inf:
             raise ValueError(
-                f"StudentT: df must exceed 2, got {self.df}: at 2 or fewer the variance is infinite."
+                f"StudentT: df must exceed 2, got {self.df}: at 2 or fewer the variance is infinite, at infinity the "
+                "law is Gaussian()."
             )
-        require_between("StudentT: df", self.df, 2, math.inf, "At infinity the law is Gaussian().")
 
     @property
     def _scale(self) -> float:
@@ -177,7 +176,11 @@ class SkewNormal(Law):
     alpha: float
 
     def __post_init__(self) -> None:
-        require_between("SkewNormal: alpha", self.alpha, -1e4, 1e4, "Its skewness saturates at +-0.995.")
+        if not -1e4 < self.alpha < 1e4:
+            raise ValueError(
+                f"SkewNormal: alpha must lie strictly between -1e4 and 1e4, got {self.alpha}. "
+                "Its skewness saturates at +-0.995."
+            )
 
     @property
     def _delta(self) -> float:
@@ -201,7 +204,7 @@ class SkewNormal(Law):
         return by_numpy(of_x, z).clamp(0.0, 1.0)
 
     def icdf(self, u: Tensor) -> Tensor:
-        return invert(self, u, -40.0, 40.0)
+        return self.invert(u, -40.0, 40.0)
 
     def log_prob(self, z: Tensor) -> Tensor:
         x = z * self._sd + self._mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from torch import Tensor, nn
 
@@ -15,35 +15,27 @@ from pocketbayes.prediction.inputs import device_of, slices
 from pocketbayes.runs.progress import track
 
 
+class _Options(TypedDict, total=False):
+    """What `predict` takes, whatever the likelihood."""
+
+    samples: Samples
+    tolerance: float | None
+    seed: int
+    batch_size: int
+    draws: bool
+    max_bytes: int
+    progress: bool
+
+
 @overload
 def predict(
-    model: nn.Module,
-    x: Any,
-    *,
-    samples: Samples = 30,
-    tolerance: float | None = None,
-    seed: int = 0,
-    likelihood: Categorical | None = None,
-    batch_size: int = 256,
-    draws: bool = False,
-    max_bytes: int = 2 << 30,
-    progress: bool = False,
+    model: nn.Module, x: Any, *, likelihood: Categorical | None = None, **options: Unpack[_Options]
 ) -> Predictive: ...
 
 
 @overload
 def predict(
-    model: nn.Module,
-    x: Any,
-    *,
-    samples: Samples = 30,
-    tolerance: float | None = None,
-    seed: int = 0,
-    likelihood: Homoscedastic | Heteroscedastic,
-    batch_size: int = 256,
-    draws: bool = False,
-    max_bytes: int = 2 << 30,
-    progress: bool = False,
+    model: nn.Module, x: Any, *, likelihood: Homoscedastic | Heteroscedastic, **options: Unpack[_Options]
 ) -> Regression: ...
 
 
@@ -52,14 +44,8 @@ def predict(
     model: nn.Module,
     x: Any,
     *,
-    samples: Samples = 30,
-    tolerance: float | None = None,
-    seed: int = 0,
     likelihood: Likelihood | Callable[[Any, Any], Tensor] | None,
-    batch_size: int = 256,
-    draws: bool = False,
-    max_bytes: int = 2 << 30,
-    progress: bool = False,
+    **options: Unpack[_Options],
 ) -> Predictive | Regression | Tensor: ...
 
 

@@ -29,7 +29,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
         os.replace(temporary, target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def sweep(path: Path) -> None:
@@ -85,7 +85,7 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         raise PermissionError(f"{folder}: cannot write {path.name} there ({error.strerror}).") from error
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the rename itself survive a power cut, where the system lets a folder be opened."""
     if not hasattr(os, "O_DIRECTORY"):
         return

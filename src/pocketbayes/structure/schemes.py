@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pocketbayes.arrays import to_numpy
 from pocketbayes.drawing.masks import BoolArray, MaskRule, mask_from_rule, random_signs
 
 
@@ -33,12 +34,13 @@ class FixedPart(NamedTuple):
 # --- schemes: where -----------------------------------------------------------------------------------------
 
 
-class Scheme(ABC):
+class Scheme:
     """Where weights are fixed."""
 
-    @abstractmethod
     def rule(self, layer: int, weight: Weight) -> MaskRule:
         """The rule, ready for JSON, that `mask_from_rule` turns into the mask of this weight."""
+        rule: MaskRule = {"rule": type(self).__name__.lower(), "layer": layer, "shape": list(weight.shape)}
+        return rule | {"transposed": True} if weight.transposed else rule
 
     def mask(self, layer: int, weight: Weight) -> BoolArray:
         """The mask of fixed entries, with the shape of the weight; `layer` counts from zero."""
@@ -49,16 +51,10 @@ class Scheme(ABC):
 class Light(Scheme):
     """Fixes m - 1 entries of a matrix, m the smaller of its two sizes."""
 
-    def rule(self, layer: int, weight: Weight) -> MaskRule:
-        return _named_rule("light", layer, weight)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Heavy(Scheme):
     """Fixes m (m - 1) / 2 entries of a matrix, m the smaller of its two sizes."""
-
-    def rule(self, layer: int, weight: Weight) -> MaskRule:
-        return _named_rule("heavy", layer, weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +81,7 @@ class Random(Scheme):
         else:
             assert self.count is not None
             count = self.count
-        return _named_rule("random", layer, weight) | {"count": count, "seed": self.seed}
-
-
-def _named_rule(name: str, layer: int, weight: Weight) -> MaskRule:
-    rule: MaskRule = {"rule": name, "layer": layer, "shape": list(weight.shape)}
-    return rule | {"transposed": True} if weight.transposed else rule
+        return super().rule(layer, weight) | {"count": count, "seed": self.seed}
 
 
 # --- fixed values: to what ----------------------------------------------------------------------------------
@@ -149,7 +140,7 @@ class MAP(Values):
             raise ValueError("MAP: no values given. Pass MAP(values=...), a weight's name -> its tensor.")
         if weight.name not in self.values:
             raise ValueError(f"{weight.name}: MAP(values=...) has no entry of this name.")
-        values = _as_float64(self.values[weight.name])
+        values = to_numpy(self.values[weight.name]).astype(np.float64)
         if values.shape != weight.shape:
             raise ValueError(
                 f"{weight.name}: MAP value of shape {values.shape} for a weight of shape {weight.shape}."
@@ -157,14 +148,6 @@ class MAP(Values):
         if not np.isfinite(values).all():
             raise ValueError(f"{weight.name}: MAP value holds NaN or infinity. Train the network again.")
         return values
-
-
-def _as_float64(values: Any) -> NDArray[np.float64]:
-    if hasattr(
-        values, "detach"
-    ):  # a torch tensor, perhaps on another device, in bfloat16, or with a gradient
-        values = values.detach().cpu().double().numpy()
-    return np.asarray(values, dtype=np.float64)
 
 
 # --- a whole network ----------------------------------------------------------------------------------------

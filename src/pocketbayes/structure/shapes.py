@@ -198,18 +198,6 @@ def pad(stream: Stream, pads: Sequence[int], mode: str = "constant", value: floa
     return replace(stream, cells=(None,) * before + stream.cells + (None,) * after)
 
 
-MOVES: dict[str, Callable[..., Any]] = {
-    "flatten": flatten,
-    "view": view,
-    "reshape": view,
-    "mean": mean,
-    "sum": mean,
-    "squeeze": squeeze,
-    "unsqueeze": unsqueeze,
-    "transpose": transpose,
-    "permute": permute,
-    "getitem": getitem,
-    "chunk": chunk,
-    "split": split,
-    "pad": pad,
-}
+_ALL = (flatten, view, mean, squeeze, unsqueeze, transpose, permute, getitem, chunk, split, pad)
+MOVES: dict[str, Callable[..., Any]] = {move.__name__: move for move in _ALL}
+MOVES |= {"reshape": view, "sum": mean}
