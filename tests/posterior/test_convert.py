@@ -144,8 +144,7 @@ def test_the_way_back_does_not_touch_the_bayesian_model() -> None:
     assert not torch.equal(model(torch.ones(1, 3)), model(torch.ones(1, 3)))
 
 
-def test_a_converted_module_can_be_pickled_by_torch(tmp_path) -> None:
-    """Parametrized classes are made on the fly: torch saves their state, not them."""
+def test_the_state_of_a_bayesian_model_goes_through_torch_save(tmp_path) -> None:
     model, x = pb.bayesianize(nets.mlp([3, 4, 2])), torch.ones(1, 3)
     torch.save(model.state_dict(), tmp_path / "state.pt")
     other = pb.bayesianize(nets.mlp([3, 4, 2]))

@@ -62,6 +62,7 @@ def register(owner: nn.Module, name: str, original: nn.Parameter, weight: Stocha
     """Make `owner.name` draws of the weight, whose means are, or follow from, `original`."""
     owner._parameters[name] = original
     parametrize.register_parametrization(owner, name, weight, unsafe=True)
+    _let_pickle(owner)
 
 
 def unregister(owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
@@ -76,10 +77,35 @@ def unregister(owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
     if len(stacks) == 0:
         del owner.parametrizations
     else:
-        parametrize._inject_new_class(owner)
-        for other in stacks:
-            parametrize._inject_property(owner, other)
+        _make_class(owner, stacks)
     owner._parameters[name] = parameter
+
+
+def _make_class(owner: nn.Module, names: Iterable[str]) -> None:
+    """A class for this module alone, in which these names are draws."""
+    parametrize._inject_new_class(owner)
+    for name in names:
+        parametrize._inject_property(owner, name)
+    _let_pickle(owner)
+
+
+def _let_pickle(owner: nn.Module) -> None:
+    """A class made on the fly has no name that pickle could find it by: it is told how to make one again."""
+    type(owner).__reduce_ex__ = _reduce  # type: ignore[method-assign, assignment]
+
+
+def _reduce(owner: nn.Module, protocol: int) -> tuple[Any, ...]:
+    assert isinstance(owner.parametrizations, nn.ModuleDict)
+    plain = type(owner).__bases__[0]
+    state = super(type(owner), owner).__getstate__()
+    return _unpickled, (plain, tuple(owner.parametrizations)), state
+
+
+def _unpickled(plain: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
+    """The module before its state is given back to it."""
+    owner = plain.__new__(plain)
+    _make_class(owner, names)
+    return owner
 
 
 def swap(model: nn.Module, new: Mapping[int, tuple[StochasticWeight, Tensor]]) -> None:
