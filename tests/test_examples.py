@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import inspect
 import pathlib
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,12 +32,47 @@ def failures(test: doctest.DocTest) -> str:
     return "".join(report)
 
 
-@pytest.mark.parametrize("name", [name for name in pb.__all__ if examples(name)])
-def test_examples_give_what_they_show(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", pb.__all__)
+def test_every_public_name_has_an_example_that_gives_what_it_shows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
+    assert examples(name)
     for test in examples(name):
         assert failures(test) == ""
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in pb._HOME if inspect.signature(getattr(pb, name)).parameters]
+)
+def test_every_argument_of_a_public_name_is_explained(name: str) -> None:
+    thing = getattr(pb, name)
+    assert unexplained(thing) == []
+    if not inspect.isclass(thing):
+        assert inspect.signature(thing).return_annotation not in ("Any", inspect.Signature.empty)
+        assert "Returns:" in thing.__doc__ or "context" in thing.__doc__.lower()
+
+
+def unexplained(thing: Any) -> list[str]:
+    """Parameters that neither the docstring explains nor another one that it names: "arguments are those of `fit`"."""
+    text = inspect.getdoc(thing) or ""
+    others = re.findall(r"arguments are those of `(\w+)`", text)
+    known = " ".join([text, *(inspect.getdoc(getattr(pb, other)) or "" for other in others)])
+    lines = re.findall(r"^    ([\w, ]+): ", known, re.MULTILINE)
+    listed = {word for line in lines for word in line.split(", ")}
+    return [name for name in inspect.signature(thing).parameters if name not in listed]
+
+
+def test_an_argument_without_a_word_is_seen() -> None:
+    def f(x: int, y: int) -> None:
+        """Adds.
+
+        Args:
+            x: a number.
+        """
+
+    assert unexplained(f) == ["y"]
 
 
 def test_an_example_that_is_wrong_is_seen() -> None:

@@ -1,4 +1,14 @@
-"""Errors and warnings that say what is wrong, where, and what to do."""
+"""Errors and warnings that say what is wrong, where, and what to do.
+
+Example:
+    >>> pathlib.Path("no.pocket").write_bytes(b"something else")
+    14
+    >>> try:
+    ...     pb.artifact.decode("no.pocket")
+    ... except pb.errors.ArtifactError as error:
+    ...     print(error)
+    no.pocket: ...
+"""
 
 from __future__ import annotations
 

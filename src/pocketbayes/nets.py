@@ -1,6 +1,11 @@
 """Reference networks for the commands and the experiments: an MLP, a net for digits, LeNet-5, CIFAR ResNets.
 
 All can be traced by torch.fx, change nothing in place and end in a linear layer.
+
+Example:
+    >>> net = pb.nets.resnet20(num_classes=10)
+    >>> sum(parameter.numel() for parameter in net.parameters())
+    269722
 """
 
 from __future__ import annotations

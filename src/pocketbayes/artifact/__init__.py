@@ -1,4 +1,11 @@
-"""The pocket file: one model in one file, near its entropy, safe to open.  Nothing named here needs torch."""
+"""The pocket file: one model in one file, near its entropy, safe to open.  Nothing named here needs torch.
+
+Example:
+    >>> _ = pb.save(pb.bayesianize(pb.nets.mlp([4, 3])), "small.pocket")
+    >>> pocket = pb.artifact.decode("small.pocket")
+    >>> {name: w.shape for name, w in pb.artifact.sample_weights(pocket, seed=0, number=1).items()}
+    {'0.weight': (3, 4), '0.bias': (3,)}
+"""
 
 from pocketbayes.artifact.container import VERSION
 from pocketbayes.artifact.dense import free_moments, mean_weights, moments_of, sample_weights

@@ -29,7 +29,7 @@ def push_to_hub(
     token: str | None = None,
     endpoint: str | None = None,
 ) -> str:
-    """Put a pocket file on the Hub, or into a folder, with a model card as its README.md.  Returns where it is.
+    """Put a pocket file on the Hub, or into a folder, with a model card as its README.md.
 
     Args:
         path: the pocket file.
@@ -40,6 +40,9 @@ def push_to_hub(
         public: whether a repository that is made may be read by all.
         token: of the Hub; by default the one that `hf auth login` keeps.
         endpoint: another server than huggingface.co.
+
+    Returns:
+        The address of the repository, or the path of the folder.
 
     Example:
         >>> import pocketbayes as pb
@@ -80,6 +83,9 @@ def from_pretrained(
         net: the network, where it is not one of the library's own: see `open`.  Code in a repository is never run.
         revision: a branch, a tag or a commit.
         token, endpoint: as of `push_to_hub`.
+
+    Returns:
+        What answers by the file.
 
     Example:
         >>> import pocketbayes as pb

@@ -69,7 +69,25 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictor(ABC):
-    """What answers by a file: raw inputs in, class names or values in their units out, as its card says."""
+    """What answers by a file: raw inputs in, class names or values in their units out, as its card says.
+
+    `pb.open` returns one.
+
+    Args:
+        card: what the file says about its use: input shape and scaling, classes or units, the "not sure" threshold.
+
+    Example:
+        >>> import pocketbayes as pb, torch
+        >>> card = {"net": "mlp:8", "args": {"in_features": 2, "out_features": 3}, "shape": [2],
+        ...         "classes": ["a", "b", "c"], "scale": [[5.0, 5.0], [2.0, 2.0], 1.0]}
+        >>> network = pb.bayesianize(torch.nn.Sequential(torch.nn.Flatten(), *pb.nets.mlp([2, 8, 3])))
+        >>> _ = pb.save(network, "small.pocket", metadata=card)
+        >>> predictor = pb.open("small.pocket")
+        >>> predictor.predict([[4.0, 6.5], [5.0, 1.0]], samples="mean").probs.shape
+        torch.Size([2, 3])
+        >>> 0 <= predictor.evaluate([[4.0, 6.5], [5.0, 1.0]], [0, 2], samples="mean")["accuracy"] <= 1
+        True
+    """
 
     card: Card
 

@@ -53,6 +53,8 @@ def save(
     """Write the posterior to one file, atomically; a model of any kind, at any stage.
 
     Args:
+        model: a posterior.
+        path: where the file goes.
         precision: bits of each number; 16 by default (relative error 2^-11, sigmas 2^-9), `FLOAT32` for all 32.
         priors: store the priors too, for those who train on.
         metadata: anything JSON: class names, normalisation, a threshold. What `calibrate` and `conformal` have found is

@@ -90,6 +90,7 @@ def to_onnx(
 
     Args:
         model: a Bayesian model, at any stage; the means are those of its first mode.
+        path: where the file goes.
         example: inputs that it takes, a tensor or a tuple or dict of them; two are enough. The file takes any number.
         seed, number: of the draw, the one that `one_draw(model, seed, number)` shows; without a seed, the means.
         likelihood: what the outputs are; classes by default, whose logits through the means are divided by the

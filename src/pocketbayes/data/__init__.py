@@ -1,4 +1,10 @@
-"""Data sets by name or from files, and batches of them."""
+"""Data sets by name or from files, and batches of them.
+
+Example:
+    >>> digits = pb.data.load("digits")
+    >>> digits.x.shape[1:], len(digits.classes)
+    (torch.Size([1, 8, 8]), 10)
+"""
 
 from __future__ import annotations
 

@@ -50,6 +50,9 @@ class Description(tuple[ParameterRow, ...]):
 def describe(model: nn.Module) -> Description:
     """What is stochastic, tied or deterministic in a model, and why; for a plain model, what would become of it.
 
+    Args:
+        model: any network.
+
     Returns:
         A row for each parameter (path, status, shape, note, fixed); print it for a table, `numbers(status)` counts.
 

@@ -288,6 +288,9 @@ def mean_weights(model: nn.Module) -> AbstractContextManager[None]:
 
     Of several modes they are of the one that `Modes.using` chose, else of the first.
 
+    Args:
+        model: a Bayesian model.
+
     Returns:
         A context manager.
 

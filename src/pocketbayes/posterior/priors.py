@@ -73,7 +73,10 @@ class Pretrained(GaussianPrior):
 
 @dataclass(frozen=True)
 class Absolute:
-    """Every weight starts with the same sigma, in the weights' units.
+    """Every weight starts with the same sigma.
+
+    Args:
+        sigma: in the weights' units.
 
     Example:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), sigma=pb.Absolute(0.02))

@@ -25,6 +25,14 @@ class Predictive:
     epistemic = between_modes + within_modes.
     N counts examples, or all positions of them; C classes, S draws.
 
+    Args:
+        probs: [N, C].
+        entropy, aleatoric, epistemic: [N].
+        passes: of the network, that each answer took, [N].
+        draws: probabilities of each draw, [S, N, C], on request.
+        quantile: of conformal scores, where `pb.conformal` has measured it.
+        between_modes: the part of epistemic from the disagreement of modes, [N], where there are several.
+
     Example:
         >>> import torch, pocketbayes as pb
         >>> answer = pb.predict(pb.bayesianize(torch.nn.Linear(4, 3)), torch.randn(5, 4))
@@ -32,14 +40,14 @@ class Predictive:
         (torch.Size([5, 3]), torch.Size([5]), torch.Size([5]))
     """
 
-    probs: Tensor  # [N, C]
-    entropy: Tensor  # [N]
-    aleatoric: Tensor  # [N]
-    epistemic: Tensor  # [N]
-    passes: Tensor | None = None  # [N], of the network, that each answer took
-    draws: Tensor | None = None  # [S, N, C], on request
-    quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
-    between_modes: Tensor | None = None  # [N] of epistemic, where there are several modes
+    probs: Tensor
+    entropy: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    passes: Tensor | None = None
+    draws: Tensor | None = None
+    quantile: float | None = None
+    between_modes: Tensor | None = None
 
     @property
     def within_modes(self) -> Tensor:
@@ -69,7 +77,15 @@ class Predictive:
 class Regression:
     """Regression: the predictive mean, its variance, and the part of it that comes from the weights.
 
-    In the units of the network's output, and their square; `in_units` gives those of the data.
+    In the units of the network's output, and their square.
+
+    Args:
+        mean: [N, ...].
+        var: in all, of the weights and of the likelihood's noise, [N, ...].
+        epistemic_var: that of the weights, [N, ...].
+        draws, sigmas: means and noise of each draw, [S, N, ...], on request.
+        quantile: of conformal scores, where `pb.conformal` has measured it.
+        between_modes_var: the part of epistemic_var from the disagreement of modes, where there are several.
 
     Example:
         >>> import torch, pocketbayes as pb
@@ -79,13 +95,13 @@ class Regression:
         True
     """
 
-    mean: Tensor  # [N, ...]
-    var: Tensor  # total: epistemic plus the likelihood's noise
+    mean: Tensor
+    var: Tensor
     epistemic_var: Tensor
-    draws: Tensor | None = None  # [S, N, ...] means, on request
-    sigmas: Tensor | None = None  # [S, N, ...] noise of each draw, on request
-    quantile: float | None = None  # of conformal scores, where `pb.conformal` has measured it
-    between_modes_var: Tensor | None = None  # of epistemic_var, where there are several modes
+    draws: Tensor | None = None
+    sigmas: Tensor | None = None
+    quantile: float | None = None
+    between_modes_var: Tensor | None = None
 
     @property
     def lower(self) -> Tensor | None:

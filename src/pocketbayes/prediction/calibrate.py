@@ -93,10 +93,11 @@ def calibrate(
 
     Example:
         >>> import torch, pocketbayes as pb
-        >>> x = torch.linspace(-1, 1, 64)[:, None]
-        >>> model = pb.bayesianize(torch.nn.Linear(1, 2), sigma=pb.Absolute(2.0))
-        >>> found = pb.calibrate(model, [(x, (x[:, 0] + 0.3 * torch.randn(64) > 0).long())])
-        >>> found.nll_after <= found.nll_before
+        >>> x, plain = torch.linspace(-1, 1, 500)[:, None], torch.nn.Linear(1, 2)
+        >>> plain.weight.data = torch.tensor([[-4.0], [4.0]])
+        >>> model = pb.bayesianize(plain, sigma=pb.Absolute(2.0))
+        >>> found = pb.calibrate(model, [(x, (x[:, 0] + 0.3 * torch.randn(500) > 0).long())])
+        >>> found.nll_after < found.nll_before
         True
     """
     require_bayesian(model)

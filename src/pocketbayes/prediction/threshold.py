@@ -60,6 +60,17 @@ def selective(answer: Predictive, labels: Any, threshold: float) -> Selective:
         answer: predictions of N examples.
         labels: their classes, [N].
         threshold: the smallest confidence of an answer that is given.
+
+    Returns:
+        `answered`, the fraction of the examples, and `risk`, the fraction of wrong ones among the answers.
+
+    Example:
+        >>> import torch, pocketbayes as pb
+        >>> p = torch.tensor([0.9, 0.8, 0.7, 0.6])
+        >>> zeros = torch.zeros(4)
+        >>> answer = pb.Predictive(probs=torch.stack([p, 1 - p], 1), entropy=zeros, aleatoric=zeros, epistemic=zeros)
+        >>> pb.selective(answer, torch.tensor([0, 1, 0, 0]), threshold=0.75)  # two are given; one is wrong
+        Selective(answered=0.5, risk=0.5)
     """
     sure = to_numpy(answer.confidence) >= threshold
     wrong = (to_numpy(answer.labels) != to_numpy(labels))[sure]

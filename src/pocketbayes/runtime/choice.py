@@ -22,6 +22,7 @@ def open(
     other network is never run because a file names it: give it as `net`.
 
     Args:
+        path: the file that `save` or the command wrote.
         net: an `nn.Module` of the file's architecture, which becomes the model; or a function that returns one, called
             with those facts about the data that it has a parameter for (`num_classes`, `in_channels`, ...); or the name
             of a library network, such as "resnet20".

@@ -1,6 +1,12 @@
 """Sharing (mu, sigma) between weights: a mixture over the plane with merging and blending, or rate and distortion.
 
 Here are the parts of `pb.Paper` and the steps it takes, for experiments of one's own.
+
+Example:
+    >>> merge = pb.sharing.Merge(distance=pb.sharing.RelativeDistance(0.1))
+    >>> how = pb.Paper(components=20, outliers=pb.sharing.Outliers(fisher_fraction=None), merge=merge)
+    >>> pb.share(pb.bayesianize(pb.nets.mlp([16, 64, 8])), how).components < 20
+    True
 """
 
 from pocketbayes.sharing.blend import blend_weights, component_moments

@@ -37,6 +37,13 @@ BRACKET = 12  # how many lambda to try downwards
 class Rate:
     """Sharing by rate and distortion: how much a nat of label may cost, and how the minimum is sought.
 
+    Args:
+        lambda_: nats of free energy given for one nat of label; larger, smaller file.
+        components: the most the codebook may have.
+        outlier_bits: what an outlier's own (mu, sigma) take in the file; None: no outliers.
+        tolerance: stop when an iteration lowers the objective by a smaller fraction.
+        max_iterations: stop after so many in any case, with a warning.
+
     Example:
         >>> few, many = (pb.bayesianize(pb.nets.mlp([16, 64, 8])) for _ in range(2))
         >>> dear, cheap = pb.share(few, pb.Rate(lambda_=100.0)), pb.share(many, pb.Rate(lambda_=0.1))
@@ -44,10 +51,10 @@ class Rate:
         (True, True)
     """
 
-    lambda_: float = 1.0  # lambda: nats of free energy given for one nat of label; larger, smaller file
-    components: int = 64  # the most the codebook may have
-    outlier_bits: float | None = 32.0  # an outlier's own (mu, sigma) in the file; None: no outliers
-    tolerance: float = 1e-4  # stop when an iteration lowers J by a smaller fraction
+    lambda_: float = 1.0
+    components: int = 64
+    outlier_bits: float | None = 32.0
+    tolerance: float = 1e-4
     max_iterations: int = 200
 
     def __post_init__(self) -> None:

@@ -26,6 +26,16 @@ from pocketbayes.sharing.shared import Blends, SharedWeight
 class Paper:
     """Algorithm 1 of the sharing paper with its thresholds; None switches a part off, for its ablations.
 
+    Args:
+        components: of the mixture, before merging.
+        outliers: which weights keep moments of their own.
+        merge: which components are joined.
+        blend: how many components share a weight that lies outside the ellipse of its own.
+        beyond: that ellipse, a squared Mahalanobis distance.
+        tied: one draw for all members of a component, as in the paper's code.
+        bins: of the histogram that the mixture is fitted to, along each axis.
+        tolerance: stop fitting the mixture when an iteration raises its log-likelihood by a smaller fraction.
+
     Example:
         >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
         >>> outliers = pb.sharing.Outliers(fisher_fraction=None, smallest_cluster=None)
@@ -37,9 +47,9 @@ class Paper:
     components: int = 6000
     outliers: Outliers = Outliers()
     merge: Merge | None = Merge(distance=AbsoluteDistance(1.5e-7))
-    blend: int | None = 5  # components that share a weight outside its ellipse
-    beyond: float = ELLIPSE  # squared Mahalanobis distance
-    tied: bool = False  # one draw for all members of a component, as in the paper's code
+    blend: int | None = 5
+    beyond: float = ELLIPSE
+    tied: bool = False
     bins: int = 512
     tolerance: float = 1e-4
 

@@ -1,4 +1,10 @@
-"""Structured partial stochasticity: which weights are fixed, and which symmetries that leaves."""
+"""Structured partial stochasticity: which weights are fixed, and which symmetries that leaves.
+
+Example:
+    >>> graph = pb.structure.neuron_graph(pb.nets.mlp([4, 3, 2]))
+    >>> print(pb.structure.residual_symmetry(graph))  # the three hidden neurons, in any order
+    10^0.78 permutations
+"""
 
 from pocketbayes.drawing.masks import mask_from_rule, random_signs
 from pocketbayes.structure.alignment import Alignment, align

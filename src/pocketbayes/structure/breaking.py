@@ -77,6 +77,7 @@ def break_symmetry(
     they are.  Call it after `bayesianize` and before `share`; an error leaves the model as it was.
 
     Args:
+        model: a mean-field posterior.
         scheme: `Light()`, `Heavy()`, or the control `Random(like=Light())`.
         values: `Zero()`; `Constant(c)`, +c or -c by random signs, with `trained=True` one c trained on the ELBO;
             `MAP()`, the model's own means at this moment, or `MAP(values)` by name.

@@ -81,7 +81,7 @@ def fit(
         validation: batches held out of training.
         patience: stop after so many epochs without a better validation NLL, counted once the KL has its final weight.
         validation_samples: draws in validation.
-        checkpoint: a file, written at every epoch and every `checkpoint_seconds`.
+        checkpoint, checkpoint_seconds: a file, and how often it is written besides at every epoch.
         seed: of all random numbers.
         progress: show a bar on a terminal.
         on_step: called after each step with the fraction of all steps done; if it has `state_dict` and
