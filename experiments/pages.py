@@ -32,6 +32,7 @@ SUBJECTS = {  # by the name of the file
         (*(f"sharing.table{n}" for n in (4, 5, 6, 7, 8, 10)), "sharing.mixture_likelihood"),
     ),
     "tabular": Page("Weight sharing on tables of numbers", ("sharing.tabular",)),
+    "uncertainty": Page("What uncertainty costs and buys", ("stopping", "uncertainty.modes")),
     "structure": Page(
         "Structured partial stochasticity",
         ("structure.one_dimension", "structure.uci", "structure.digits", "structure.resnet20"),
@@ -76,6 +77,8 @@ def pages() -> dict[str, str]:
     written = {}
     for name, page in SUBJECTS.items():
         found = list(parts(page))
+        if not found:
+            continue
         links = PREFACE.format(
             results="../../experiments/results", data="../data.md", readme="../../README.md"
         )
