@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,17 @@ from torch import Tensor, nn
 import pocketbayes as pb
 from experiments.markdown import shown
 from experiments.record import RESULTS, command_line, kept
-from experiments.sharing.train_network import MODELS, architecture, augmentation, load_start, splits, teachers
-from pocketbayes import data, nets
+from experiments.sharing.train_network import (
+    MODELS,
+    architecture,
+    augmentation,
+    fresh,
+    load_start,
+    splits,
+    start_path,
+    teachers,
+)
+from pocketbayes import data
 from pocketbayes.posterior.weights import sites
 from pocketbayes.runs.checkpoint import load_checkpoint, save_checkpoint
 from pocketbayes.sharing import Outliers
@@ -52,6 +61,7 @@ class Bench:
     rows: Path  # one json file for each
     work: Path
     network: Path  # the trained one, a pocket file
+    kind: str = "resnet20"  # its architecture
 
     @cached_property
     def _splits(self) -> tuple[data.DataSet, data.DataSet]:
@@ -62,29 +72,42 @@ class Bench:
         """For training."""
         return len(self._splits[0])
 
-    def training(self) -> Any:
-        return self._splits[0].batches(BATCH, shuffle=True, augment=augmentation(self.name))
+    def training(self, images: int | None = None) -> Any:
+        """Batches of all training images, or of the first so many."""
+        found = self._splits[0]
+        some = found if images is None else replace(found, x=found.x[:images], y=found.y[:images])
+        return some.batches(BATCH, shuffle=True, augment=augmentation(self.name))
 
     def validation(self) -> Any:
         return self._splits[1].batches(250)
+
+    def test_images(self) -> Any:
+        return self.test_set().batches(250)
 
     def test_set(self) -> data.DataSet:
         return data.load(self.name, self.folder, "test")
 
     def fresh(self) -> nn.Module:
         """The architecture, with weights from the current generator."""
-        return nets.resnet20(**self.architecture()).to(memory_format=torch.channels_last)
+        return fresh(self._splits[0].shape[0], self.kind)
 
     def architecture(self) -> dict[str, Any]:
         return architecture(self._splits[0])
 
     def plain(self) -> nn.Module:
         """The trained network."""
-        return load_start(self.network, self._splits[0].shape[0])
+        return load_start(self.network, self._splits[0].shape[0], self.kind)
+
+    def rescaled(self) -> nn.Module:
+        """The trained network, with channels of equal sigma."""
+        network = self.plain()
+        fisher = pb.fisher_information(network, self.training(), batches=20, seed=0)
+        rescale_channels(network, pb.laplace_sigma(network, fisher, self.images, prior=PRIOR))
+        return network
 
     def teachers(self) -> list[nn.Module]:
         """The trained network and its earlier cycles."""
-        return teachers(self.network, self._splits[0].shape[0])
+        return teachers(self.network, self._splits[0].shape[0], self.kind)
 
     def start(self) -> dict[str, Any]:
         """The trained network's row, with the bytes of its numbers in fp32."""
@@ -175,7 +198,25 @@ class Bench:
         return self.score(pb.load(path, self.fresh()), seed)
 
     def score(self, model: nn.Module, seed: int = 0) -> dict[str, float]:
-        return scores(pb.evaluate(model, self.test_set().batches(250), samples=DRAWS, seed=seed))
+        return scores(pb.evaluate(model, self.test_images(), samples=DRAWS, seed=seed))
+
+
+@torch.no_grad()
+def rescale_channels(network: nn.Module, sigma: dict[str, Tensor]) -> None:
+    """Scale every channel of a CIFAR ResNet's convolutions so that the geometric mean of its sigmas is that of all weights.
+
+    The norm behind takes the scale back, so answers are the same, and one codebook suits all channels.
+    """
+    middle = torch.cat([each.log().flatten() for each in sigma.values()]).mean()
+    for name, conv in network.named_modules():
+        if isinstance(conv, nn.Conv2d):
+            scale = (middle - sigma[f"{name}.weight"].log().mean((1, 2, 3))).exp()
+            norm: Any = network.get_submodule(name.replace("conv", "bn"))
+            before = (norm.running_var + norm.eps).sqrt()
+            conv.weight.mul_(scale.view(-1, 1, 1, 1))
+            norm.running_mean.mul_(scale)
+            norm.running_var.mul_(scale.square())
+            norm.weight.mul_((norm.running_var + norm.eps).sqrt() / (scale * before))
 
 
 def outliers_of_their_own(model: nn.Module, fisher: dict[str, Tensor], rules: Outliers) -> int:
@@ -214,10 +255,12 @@ def slashed(values: Sequence[object]) -> str:
     return " / ".join(f"{x:,}" if isinstance(x, int) else str(x) for x in values)
 
 
-def bench_of(args: argparse.Namespace, name: str = "cifar10", folder: str = "") -> Bench:
+def bench_of(
+    args: argparse.Namespace, name: str = "cifar10", folder: str = "", kind: str = "resnet20"
+) -> Bench:
     """A data set's bench; its rows and its work are in that folder below --rows and --work."""
-    network = args.network or MODELS / f"resnet20-{name}-start.pocket"
-    return Bench(name, args.data, args.rows / folder, args.work / folder, network)
+    network = args.network or start_path(MODELS, name, kind=kind)
+    return Bench(name, args.data, args.rows / folder, args.work / folder, network, kind)
 
 
 def arguments(description: str | None, *, network: bool = True) -> argparse.ArgumentParser:

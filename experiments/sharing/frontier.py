@@ -95,6 +95,16 @@ class Part(NamedTuple):
     tested: bool = True
     alone: bool = False  # taught by the network it starts from, without that one's earlier cycles
     precision: Precision = Precision()
+    images: int | None = None  # of the training set; None for all
+    rescaled: bool = False  # starts with channels of equal sigma
+
+    def settings(self, teachers: int) -> dict[str, Any]:
+        """All that the result depends on; how fast training computes is left out."""
+        plan = {name: value for name, value in asdict(self.plan).items() if name != "bfloat16"}
+        taught = 0 if not self.plan.distillation else 1 if self.alone else teachers
+        others = {"images": self.images, "rescaled": self.rescaled}
+        used = {name: value for name, value in others.items() if value}
+        return {"plan": plan, "precision": asdict(self.precision), "teachers": taught} | used
 
 
 def parts(course: Course, teachers: int) -> dict[str, Part]:
@@ -136,43 +146,46 @@ def on_curve(name: str, runs: dict[str, Any]) -> list[dict[str, Any]]:
 
 def compressed(bench: Bench, name: str, part: Part) -> dict[str, Any]:
     """A pocket file within the part's budget, with its scores."""
-    several = part.plan.distillation and not part.alone
-    taught = len(bench.teachers()) if several else int(part.plan.distillation > 0)
-    settings = {"plan": asdict(part.plan), "precision": asdict(part.precision), "teachers": taught}
 
     def make() -> dict[str, Any]:
-        bench.work.mkdir(parents=True, exist_ok=True)
-        path = bench.work / f"{name}.pocket"
-        teachers = bench.teachers() if several else None
-        report = pb.compress(
-            bench.plain(),
-            bench.training(),
-            path=path,
-            validation_loader=bench.validation(),
-            max_bytes=part.max_bytes,
-            plan=part.plan,
-            precision=part.precision,
-            teacher=teachers,
-            metadata=card_of("resnet20", bench.architecture(), bench.test_set()).metadata(),
-            checkpoints=bench.work / f"{name}-checkpoints",
-            progress=False,
-        )
-        print(report, flush=True)
-        assert report.saved is not None and report.sharing is not None
-        return {
-            "max_bytes": part.max_bytes,
-            "bytes": report.bytes,
-            "sections": report.saved.sections,
-            "bits_a_label": report.sharing.bits_per_weight,
-            "components": report.sharing.components,
-            "outliers": report.sharing.outliers,
-            "validation": {stage.name: scores(stage.metrics) for stage in report.stages if stage.metrics},
-            "calibration": report.stages[-2].note,
-            "test": bench.score_file(path, part.plan.seed) if part.tested else None,
-            "seed": part.plan.seed,
-        }
+        row = compress(bench, name, part)
+        tested = bench.score_file(bench.work / f"{name}.pocket", part.plan.seed) if part.tested else None
+        return row | {"test": tested}
 
-    return bench.measured(name, make, settings)
+    return bench.measured(name, make, part.settings(len(bench.teachers())))
+
+
+def compress(bench: Bench, name: str, part: Part) -> dict[str, Any]:
+    """Leaves the file NAME.pocket under --work, without the network's graph, and says what `compress` reports."""
+    bench.work.mkdir(parents=True, exist_ok=True)
+    several = part.plan.distillation and not part.alone
+    report = pb.compress(
+        bench.rescaled() if part.rescaled else bench.plain(),
+        bench.training(part.images),
+        path=bench.work / f"{name}.pocket",
+        validation_loader=bench.validation(),
+        max_bytes=part.max_bytes,
+        plan=part.plan,
+        precision=part.precision,
+        teacher=bench.teachers() if several else None,
+        metadata=card_of(bench.kind, bench.architecture(), bench.test_set()).metadata(),
+        graph=False,
+        checkpoints=bench.work / f"{name}-checkpoints",
+        progress=False,
+    )
+    print(report, flush=True)
+    assert report.saved is not None and report.sharing is not None
+    return {
+        "max_bytes": part.max_bytes,
+        "bytes": report.bytes,
+        "sections": report.saved.sections,
+        "bits_a_label": report.sharing.bits_per_weight,
+        "components": report.sharing.components,
+        "outliers": report.sharing.outliers,
+        "validation": {stage.name: scores(stage.metrics) for stage in report.stages if stage.metrics},
+        "calibration": report.stages[-2].note,
+        "seed": part.plan.seed,
+    }
 
 
 def publish(bench: Bench, runs: dict[str, dict[str, Any]], command: str) -> None:

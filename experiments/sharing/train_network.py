@@ -1,8 +1,9 @@
-"""Train ResNet-20 from scratch, the plain network that the tables and our own pocket files start from.
+"""Train ResNet-20, or a deeper one, from scratch: the plain network that the tables and our own pocket files start from.
 
     python -m experiments.sharing.train_network --data DIR --set cifar10 --epochs 40
     python -m experiments.sharing.train_network --data DIR --set cifar10 --epochs 40 --lr 0.1 --again     # one more cycle
     python -m experiments.sharing.train_network --data DIR --set cifar10 --epochs 40 --seed 1 --bfloat16     # another mode
+    python -m experiments.sharing.train_network --data DIR --set cifar10 --epochs 40 --net resnet32 --bfloat16     # deeper
     python -m experiments.sharing.train_network --data DIR --set mnist --epochs 8
 
 SGD with momentum and one cycle of the learning rate; random shifts, and mirror images for CIFAR-10, whose first epochs see
@@ -11,7 +12,7 @@ fast on processors that have it.  Validation images are held out of the training
 Killed and started again, it goes on where it was.  What comes out is experiments/models/resnet20-SET-start.pocket, with the
 network as the means of a posterior so narrow that sharing changes next to nothing, and the record of its training beside
 it.  One more cycle keeps the network it started from as resnet20-SET-cycle-N.pocket: snapshots of several cycles teach
-well together (`teachers`).  Another seed's network stands beside the first, as resnet20-SET-start-SEED.pocket.  Rows in experiments/results/sharing/rows that were measured from an earlier network are to be removed then.
+well together (`teachers`).  Another seed's network stands beside the first, as resnet20-SET-start-SEED.pocket, a deeper one as resnet32-SET-start.pocket.  Rows in experiments/results/sharing/rows that were measured from an earlier network are to be removed then.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from pocketbayes.training.history import Epoch
 MODELS = Path(__file__).parents[1] / "models"
 BATCH, WINDOW = 128, 24
 SETS = ("cifar10", "mnist")
+NETS = tuple(name for name in nets.NAMES if name.startswith("resnet"))
 HELD_OUT = 0.05
 
 
@@ -71,9 +73,9 @@ def stages(name: str, epochs: int) -> list[Stage]:
     return [stage for stage in (windows, whole) if stage.epochs]
 
 
-def start_path(models: Path, name: str, seed: int) -> Path:
+def start_path(models: Path, name: str, seed: int = 0, kind: str = "resnet20") -> Path:
     """Where the network of this seed is kept."""
-    return models / f"resnet20-{name}-start{f'-{seed}' * (seed > 0)}.pocket"
+    return models / f"{kind}-{name}-start{f'-{seed}' * (seed > 0)}.pocket"
 
 
 def one_cycle(done: float) -> float:
@@ -96,14 +98,15 @@ def train(
     models: Path = MODELS,
     again: bool = False,
     bfloat16: bool = False,
+    kind: str = "resnet20",
 ) -> dict[str, Any]:
     training, validation = splits(name, folder)
-    path = start_path(models, name, seed)
+    path = start_path(models, name, seed, kind)
     torch.manual_seed(seed)
-    net = nets.resnet20(in_channels=training.shape[0]).to(memory_format=torch.channels_last)
+    net = fresh(training.shape[0], kind)
     earlier: list[dict[str, Any]] = []
     if again:
-        net = load_start(path, training.shape[0])
+        net = load_start(path, training.shape[0], kind)
         last = json.loads(path.with_suffix(".json").read_text())
         earlier = [*last.pop("earlier"), last]
         cycle = path.name.replace("-start", f"-cycle-{len(earlier) - 1}")
@@ -136,12 +139,13 @@ def train(
         curve += history.epochs
     net = copy.deepcopy(net)
     exact = pb.evaluate(net, validation.batches(500))
-    size = save_start(net, training, path, seed)
-    small = pb.evaluate(load_start(path, training.shape[0]), validation.batches(500))
+    size = save_start(net, training, path, seed, kind)
+    small = pb.evaluate(load_start(path, training.shape[0], kind), validation.batches(500))
     record = {
         "command": f"python -m experiments.sharing.train_network --data DIR --set {name} --epochs {epochs} --lr {lr} --weight-decay {weight_decay} --seed {seed - len(earlier)}"
         + " --again" * again
-        + " --bfloat16" * bfloat16,
+        + " --bfloat16" * bfloat16
+        + f" --net {kind}" * (kind != "resnet20"),
         "seed": seed,
         "epochs": epochs,
         "seconds": round(sum(e.seconds for e in curve)),
@@ -158,8 +162,8 @@ def train(
     return record
 
 
-def save_start(net: nn.Module, training: data.DataSet, path: Path, seed: int) -> int:
-    """The network in a file of fewer than 200 KB, with sigma by Laplace at a temperature near zero; returns its bytes."""
+def save_start(net: nn.Module, training: data.DataSet, path: Path, seed: int, kind: str) -> int:
+    """The network in a file, of fewer than 200 KB for ResNet-20, with sigma by Laplace at a temperature near zero; returns its bytes."""
     posterior = copy.deepcopy(net)
     found = pb.fisher_information(
         net, training.batches(BATCH, shuffle=True), batches=100, seed=seed, progress=False
@@ -167,27 +171,34 @@ def save_start(net: nn.Module, training: data.DataSet, path: Path, seed: int) ->
     sigma = pb.laplace_sigma(net, found, len(training), prior=0.2, temperature=0.001)
     pb.bayesianize(posterior, prior=pb.ZeroMean(0.2), sigma=sigma)
     pb.share(posterior, pb.Rate(lambda_=0.25, components=256))
-    card = card_of("resnet20", architecture(training), training)
+    card = card_of(kind, architecture(training), training)
     path.parent.mkdir(parents=True, exist_ok=True)
     return pb.save(posterior, path, metadata=card.metadata()).total
 
 
-def load_start(path: Path, channels: int) -> nn.Module:
-    """The plain network out of its file."""
-    network: nn.Module = pb.to_deterministic(pb.load(path, nets.resnet20(in_channels=channels)))
+def fresh(channels: int, kind: str = "resnet20") -> nn.Module:
+    """The architecture, with weights from the current generator."""
+    network: nn.Module = nets.by_name(kind)(in_channels=channels)
     return network.to(memory_format=torch.channels_last)
 
 
-def teachers(path: Path, channels: int) -> list[nn.Module]:
+def load_start(path: Path, channels: int, kind: str = "resnet20") -> nn.Module:
+    """The plain network out of its file."""
+    network: nn.Module = pb.to_deterministic(pb.load(path, fresh(channels, kind)))
+    return network.to(memory_format=torch.channels_last)
+
+
+def teachers(path: Path, channels: int, kind: str = "resnet20") -> list[nn.Module]:
     """The network out of its file, and those of its earlier cycles."""
     earlier = sorted(path.parent.glob(path.name.replace("-start", "-cycle-[0-9]")))
-    return [load_start(each, channels) for each in (path, *earlier)]
+    return [load_start(each, channels, kind) for each in (path, *earlier)]
 
 
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--set", default="cifar10", choices=SETS)
+    parser.add_argument("--net", default="resnet20", choices=NETS)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--lr", type=float, default=0.2)
     parser.add_argument("--weight-decay", type=float, default=5e-4)
@@ -199,10 +210,10 @@ def main() -> None:
         "--bfloat16", action="store_true", help="compute forward passes in bfloat16, compiled"
     )
     parser.add_argument(
-        "--work", type=Path, help="folder of unfinished training; runs/resnet20_SET_SEED by default"
+        "--work", type=Path, help="folder of unfinished training; runs/NET_SET_SEED by default"
     )
     given = parser.parse_args()
-    work = given.work or Path("runs") / f"resnet20_{given.set}_{given.seed}"
+    work = given.work or Path("runs") / f"{given.net}_{given.set}_{given.seed}"
     work.mkdir(parents=True, exist_ok=True)
     record = train(
         given.set,
@@ -214,6 +225,7 @@ def main() -> None:
         work=work,
         again=given.again,
         bfloat16=given.bfloat16,
+        kind=given.net,
     )
     print(f"{record['bytes']:,} bytes", json.dumps(record["validation"]))
 

@@ -18,6 +18,7 @@ import pocketbayes as pb
 from experiments.sharing import (
     bench,
     frontier,
+    long,
     table4,
     table5,
     table6,
@@ -28,8 +29,10 @@ from experiments.sharing import (
     train_network,
 )
 from pocketbayes import data, nets
+from pocketbayes.compression import compress
 from pocketbayes.data import DataSet, Scaling
 from pocketbayes.posterior.weights import sites
+from pocketbayes.prediction.held_out import HeldOut
 
 NAMES = ("cifar10", "mnist")
 CLASSES = tuple(map(str, range(10)))
@@ -57,6 +60,9 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setattr(nets, "resnet20", lambda in_channels=3: nets.CifarResNet(1, 10, in_channels))
     monkeypatch.setattr(bench, "BATCH", 64)
+    monkeypatch.setattr(compress, "LOST", float("inf"))
+    known = HeldOut.best_temperature  # of networks that know nothing, from five images
+    monkeypatch.setattr(HeldOut, "known_temperature", known)
     monkeypatch.setattr(bench, "EPOCHS", 1)
     monkeypatch.setattr(bench, "DRAWS", 2)
     small = {name: replace(how, components=40) for name, how in table5.CONFIGURATIONS.items()}
@@ -64,7 +70,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         pb, "Paper", lambda **given: small["outliers and blends"].__class__(**{"components": 40} | given)
     )
-    for module in (table4, table5, table6, table7, table8, table10, frontier):
+    for module in (table4, table5, table6, table7, table8, table10, frontier, long):
         monkeypatch.setattr(module, "RESULT", tmp_path / f"{module.__name__.rpartition('.')[2]}.json")
     torch.manual_seed(0)
     for name, channels in (("cifar10", 3), ("mnist", 1)):
@@ -289,6 +295,53 @@ def test_the_frontier_keeps_its_budgets_and_publishes_the_file_that_validation_p
     (tiny / "mnist-cycle-1.pocket").write_bytes((tiny / "mnist.pocket").read_bytes())
     with pytest.raises(ValueError, match="made with other settings"):  # three teachers now
         run(frontier, tiny, monkeypatch, "--set", name, "--parts", "best-0", name=name)
+
+
+def test_long_training_keeps_its_budget_and_probes_do_not_see_the_test_images(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long, "RECIPE", replace(long.RECIPE, epochs=1, samples=1, calibrate=False))
+    monkeypatch.setattr(long, "WAYS", {"draws": 2, "means": "mean"})
+    monkeypatch.setattr(long, "PROBE", long.PROBE._replace(plan=long.RECIPE, max_bytes=30_000, images=64))
+    chosen = ("channels of equal sigma",)
+    parts = ("--parts", "resnet20-25000", "--seeds", "0", "1", "--epochs", "1")
+    result = run(long, tiny, monkeypatch, *parts, "--probes", *chosen)
+    rows, probes = result["rows"], result["probes"]
+    assert list(rows) == ["resnet20-25000-0", "resnet20-25000-1", "start-resnet20"]
+    assert set(probes) == set(chosen) and all(row["test"] is None for row in probes.values())
+    for name in list(rows)[:2]:
+        pocket = tiny / "work" / "long-cifar10" / f"{name}.pocket"
+        assert pocket.stat().st_size == rows[name]["bytes"] <= 25_000
+        again = pb.evaluate(
+            pb.load(pocket, nets.resnet20()), images("cifar10", 40, 1).batches(40), samples="mean"
+        )
+        assert again.nll == pytest.approx(rows[name]["test"]["means"]["nll"], abs=1e-4)
+    text = long.section(result)
+    assert "--parts resnet20-25000 --seeds 0 1 --probes" in text
+    assert "| resnet20, 25,000, 2 seeds | " in text and "| channels of equal sigma | " in text
+    assert run(long, tiny, monkeypatch) == result
+    for options in (("--parts", "resnet20"), ("--parts", "lenet-40000"), ("--probes", "nonsense")):
+        with pytest.raises(SystemExit):
+            run(long, tiny, monkeypatch, *options)
+
+
+def test_channels_rescaled_for_one_sigma_answer_as_before(tiny: Path) -> None:
+    torch.manual_seed(0)
+    network = nets.resnet20()
+    network(torch.randn(64, 3, 8, 8))  # statistics of the norms
+    network.eval()
+    x = torch.randn(16, 3, 8, 8)
+    before = network(x)
+    sigma = {n: torch.rand_like(p) + 0.1 for n, p in network.named_parameters() if p.ndim > 1}
+    weights = {n: p.detach().clone() for n, p in network.named_parameters() if n in sigma}
+    bench.rescale_channels(network, sigma)
+    assert torch.allclose(network(x), before, atol=1e-5)
+    middle = torch.cat([s.log().flatten() for s in sigma.values()]).mean().exp()
+    for name, conv in network.named_modules():
+        if isinstance(conv, torch.nn.Conv2d):
+            factor = (conv.weight / weights[f"{name}.weight"]).mean((1, 2, 3), keepdim=True)
+            even = (sigma[f"{name}.weight"] * factor).log().mean((1, 2, 3)).exp()
+            assert torch.allclose(even, middle.expand_as(even), rtol=1e-3)
 
 
 def test_a_training_killed_between_its_stages_ends_with_the_same_bits(
