@@ -79,7 +79,11 @@ class Bench:
         return some.batches(BATCH, shuffle=True, augment=augmentation(self.name))
 
     def validation(self) -> Any:
-        return self._splits[1].batches(250)
+        return self.held_out().batches(250)
+
+    def held_out(self) -> data.DataSet:
+        """The validation images."""
+        return self._splits[1]
 
     def test_images(self) -> Any:
         return self.test_set().batches(250)
