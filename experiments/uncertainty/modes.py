@@ -26,14 +26,13 @@ from experiments.record import RESULTS, versions, write_result
 from experiments.sharing.bench import Bench, arguments, bench_of
 from experiments.sharing.frontier import CALM, SHORT
 from experiments.sharing.train_network import MODELS, load_start, start_path
-from experiments.uncertainty.scores import Said, both_scores, fitted_temperature, scores
+from experiments.uncertainty.scores import Said, asked, both_scores, fitted_temperature, scores
 from pocketbayes.artifact import inspect
 from pocketbayes.artifact.card import card_of
 from pocketbayes.artifact.reader import decode
 from pocketbayes.artifact.store import write
-from pocketbayes.data import DataSet
 from pocketbayes.posterior.modes import modes_of
-from pocketbayes.prediction.scales import Scales, give_scales, scales_of
+from pocketbayes.prediction.scales import Scales, scales_of
 from pocketbayes.runs.files import write_atomically
 
 COMMAND = "python -m experiments.uncertainty.modes --data DIR"
@@ -121,14 +120,6 @@ def write_scales(path: Path, scales: Scales) -> None:
     """Into the file, which stays the same otherwise."""
     pocket = decode(path)
     write(replace(pocket, metadata={**pocket.metadata, **scales.metadata()}), path)
-
-
-def asked(model: nn.Module, images: DataSet) -> Said:
-    """What the means of each mode say, at temperature 1."""
-    give_scales(model, Scales())
-    answer = pb.predict(model, images.inputs(), samples="mean", draws=True)
-    assert answer.draws is not None
-    return Said(answer.draws, images.y)
 
 
 def publish(bench: Bench, name: str, run: dict[str, Any]) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
+import pocketbayes as pb
 from experiments.stopping import at_temperature
 from pocketbayes import metrics
+from pocketbayes.data import DataSet
+from pocketbayes.prediction.average import Samples
 from pocketbayes.prediction.held_out import HeldOutClasses
+from pocketbayes.prediction.scales import Scales, give_scales
 
 
 class Said(NamedTuple):
@@ -20,6 +24,14 @@ class Said(NamedTuple):
     def at(self, temperature: float) -> Tensor:
         """The mean probabilities, the logits of every pass divided by the temperature, [N, C]."""
         return at_temperature(self.passes, temperature)
+
+
+def asked(model: nn.Module, images: DataSet, samples: Samples = "mean") -> Said:
+    """What every pass says at temperature 1: the means of each mode, or draws."""
+    give_scales(model, Scales())
+    answer = pb.predict(model, images.inputs(), samples=samples, draws=True)
+    assert answer.draws is not None
+    return Said(answer.draws, images.y)
 
 
 def fitted_temperature(validation: Said) -> float:
