@@ -2,12 +2,13 @@
 
     python -m experiments.sharing.long --data DIR --parts resnet20-64000 --seeds 0 1 2
     python -m experiments.sharing.long --data DIR --parts resnet20-40000 resnet20-90000 resnet32-90000 --seeds 0
-    python -m experiments.sharing.long --data DIR --probes          # short runs that choose between recipes
+    python -m experiments.sharing.long --data DIR --probes            # short runs that choose between recipes
+    python -m experiments.sharing.long --probes --set digits --seeds 0 1 2
 
 `pb.compress` from the network in experiments/models, which `train_network` trains (--net resnet32 for a deeper one), taught
 by it and by its earlier cycles.  Logit temperatures, and a factor on sigma, are fitted to validation images; these choose
-the recipe too.  Probes have one size, the first training images and few epochs, and differ from each other in one thing.
-The test set is used once for each file, loaded back from disk: with 8 draws, and with one pass through the means.  Killed
+the recipe too.  Probes differ from each other in one thing: on CIFAR-10 with the first training images and few steps, on
+digits with a small network without norms, whose 40 epochs take seconds.  The test set is used once for each file, loaded back from disk: with 8 draws, and with one pass through the means.  Killed
 and started again, a run goes on where it was.
 """
 
@@ -16,7 +17,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +28,13 @@ import pocketbayes as pb
 from experiments.markdown import cost, measured, shown, table
 from experiments.record import RESULTS, versions, write_result
 from experiments.sharing.bench import METRICS, PRIOR, Bench, arguments, bench_of, scores
-from experiments.sharing.frontier import SHORT, Part, compress, in_words
+from experiments.sharing.digits import train as train_digits
+from experiments.sharing.frontier import SHORT, Part, compress
 from experiments.sharing.train_network import NETS
+from pocketbayes import data, nets
 
 RESULT = RESULTS / "sharing/long.json"
-FOLDER, SET = "long-cifar10", "cifar10"
+FOLDER = "long"
 PASSES = 8
 WAYS = {"draws": PASSES, "means": "mean"}  # of answering
 RECIPE = pb.Plan(
@@ -43,19 +48,58 @@ RECIPE = pb.Plan(
     calibrate=True,
     samples=PASSES,
 )
-PROBE = Part(64_000, replace(RECIPE, epochs=3), tested=False, precision=SHORT, images=12_800)
+SHORT_RUN = replace(RECIPE, epochs=3, fisher_batches=20, samples=2)
+PROBED = {  # what is run on each data set
+    "cifar10": Part(64_000, SHORT_RUN, tested=False, precision=SHORT, images=6_400),
+    "digits": Part(
+        2_000,
+        replace(RECIPE, epochs=40, temperature=0.005, samples=4),
+        tested=False,
+        alone=True,
+        precision=SHORT,
+    ),
+}
 PROBES: dict[str, dict[str, Any]] = {  # what differs from the first
-    "base": {},
+    "as above": {},
     "channels of equal sigma": {"rescaled": True},
-    "almost no noise": {"temperature": 0.001},
-    "lr .001": {"lr": 1e-3},
-    "lr .005": {"lr": 5e-3},
+    "a tenth of the temperature": {"cooled": 10.0},
+    "learning rate .001": {"lr": 1e-3},
+    "learning rate .005": {"lr": 5e-3},
     "sigma by Laplace": {"rho_lr": 0.0},
-    "last epoch with frozen labels": {"epochs": 2, "finetune_epochs": 1, "finetune_lr": 1e-3},
+    "last third with frozen labels": {"frozen": True, "finetune_lr": 1e-3},
     "labels renewed every 4 steps": {"renew_every": 4},
     "lambda rises for 3/4 of the steps": {"anneal": 0.75},
     "half of the targets from teachers": {"distillation": 0.5},
 }
+
+
+@dataclass(frozen=True)
+class Digits(Bench):
+    """The digits network, trained when it is asked for, on 862 images; 575 judge recipes, as the test images must not."""
+
+    @cached_property
+    def _splits(self) -> tuple[data.DataSet, data.DataSet]:
+        return data.hold_out(data.load("digits"), 0.4, seed=0)
+
+    def training(self, images: int | None = None) -> Any:
+        return self._splits[0].batches(64, shuffle=True)
+
+    def architecture(self) -> dict[str, Any]:
+        return {}
+
+    def fresh(self) -> torch.nn.Module:
+        return nets.digits_net()
+
+    def plain(self) -> torch.nn.Module:
+        with torch.random.fork_rng():
+            torch.random.default_generator.manual_seed(0)
+            return train_digits(self.fresh(), self.training(), self.validation())
+
+    def teachers(self) -> list[torch.nn.Module]:
+        return []  # but itself
+
+    def test_set(self) -> data.DataSet:
+        return data.load("digits", split="test")
 
 
 def made(bench: Bench, name: str, part: Part) -> dict[str, Any]:
@@ -114,45 +158,71 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", default=[], metavar="NET-BYTES")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=int, default=RECIPE.epochs)
-    parser.add_argument("--probes", nargs="*", metavar="NAME", help="all, or those named")
+    parser.add_argument(
+        "--probes", nargs="*", metavar="NAME", help="all that the data set has, or those named"
+    )
+    parser.add_argument("--set", default="cifar10", choices=PROBED, help="of the probes")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     try:
         parts = [part_of(text) for text in args.parts]
     except ValueError as error:
         parser.error(str(error))
-    if unknown := set(args.probes or ()) - set(PROBES):
-        parser.error(f"no such probe: {', '.join(sorted(unknown))}. There are {', '.join(PROBES)}.")
-    for kind, max_bytes in parts:
-        bench = bench_of(args, SET, FOLDER, kind)
-        start(bench)
-        for seed in args.seeds:
+    if unknown := set(args.probes or ()) - probes_of(args.set).keys():
+        parser.error(
+            f"no such probe: {', '.join(sorted(unknown))}. There are {', '.join(probes_of(args.set))}."
+        )
+    for seed in args.seeds:
+        for kind, max_bytes in parts:
+            bench = bench_of(args, "cifar10", FOLDER, kind)
+            start(bench)
             plan = replace(RECIPE, epochs=args.epochs, seed=seed)
             made(bench, f"{kind}-{max_bytes}-{seed}", Part(max_bytes, plan, precision=SHORT))
-    if args.probes is not None:
-        bench = bench_of(args, SET, f"{FOLDER}/probes")
-        for name in args.probes or PROBES:
-            made(bench, name, probe(**PROBES[name]))
-    rows, probes = read(args.rows / FOLDER), read(args.rows / FOLDER / "probes")
+        if args.probes is not None:
+            bench = bench_of(args, args.set, f"{FOLDER}/{args.set}-probes")
+            if args.set == "digits":
+                bench = Digits(
+                    *(getattr(bench, field) for field in ("name", "folder", "rows", "work", "network"))
+                )
+            for name in args.probes or probes_of(args.set):
+                part = probes_of(args.set)[name]
+                made(bench, f"{name}-{seed}", part._replace(plan=replace(part.plan, seed=seed)))
+    rows = read(args.rows / FOLDER)
+    probes = {name: found for name in PROBED if (found := read(args.rows / FOLDER / f"{name}-probes"))}
     write_result(RESULT, {"command": command(rows), "rows": rows, "probes": probes, "versions": versions()})
 
 
-def probe(rescaled: bool = False, **plan: Any) -> Part:
-    return PROBE._replace(plan=replace(PROBE.plan, **plan), rescaled=rescaled)
+def probes_of(name: str) -> dict[str, Part]:
+    """Those of a data set.  The digits network has no norms that would take a scale back, and one teacher."""
+    there = {
+        probe: changed for probe, changed in PROBES.items() if name != "digits" or "rescaled" not in changed
+    }
+    return {probe: with_changes(PROBED[name], **changed) for probe, changed in there.items()}
 
 
-def read(folder: Any) -> dict[str, Any]:
+def with_changes(
+    part: Part, *, rescaled: bool = False, cooled: float = 1.0, frozen: bool = False, **plan: Any
+) -> Part:
+    assert part.plan.temperature is not None
+    plan["temperature"] = part.plan.temperature / cooled
+    if frozen:
+        plan["finetune_epochs"] = part.plan.epochs // 3
+        plan["epochs"] = part.plan.epochs - plan["finetune_epochs"]
+    return part._replace(plan=replace(part.plan, **plan), rescaled=rescaled)
+
+
+def read(folder: Path) -> dict[str, Any]:
     """All rows that were made, whenever that was."""
     found = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
     return {name: row.pop("value") | row for name, row in found.items()}
 
 
 def command(rows: dict[str, Any]) -> str:
-    """That makes these rows, and all probes."""
+    """That makes these rows."""
     found = [name.rpartition("-") for name in rows if not name.startswith("start")]
     parts, seeds = (sorted({each[place] for each in found}) for place in (0, 2))
     runs = f" --parts {' '.join(parts)} --seeds {' '.join(seeds)}" if found else ""
-    return f"python -m experiments.sharing.long --data DIR{runs} --probes"
+    return f"python -m experiments.sharing.long --data DIR{runs}"
 
 
 # --- what came of it ------------------------------------------------------------------------------------------
@@ -164,35 +234,41 @@ def headline(result: dict[str, Any]) -> str:
         f"{name} bytes {shown([r['test']['draws']['accuracy'] for r in runs], 2, 100)} %"
         for name, runs in by_part(result["rows"])
     ]
-    return f"{'; '.join(told) or 'recipes compared on validation images'}."
+    return f"{'; '.join(told)}." if told else "recipes, compared on validation images."
 
 
 def section(result: dict[str, Any]) -> str:
     """This experiment's part of its page."""
     rows, probes = result["rows"], result["probes"]
+    everything = [rows, *probes.values()]
     paragraphs = [
-        measured(result, cost(row["seconds"] for row in (*rows.values(), *probes.values()))),
-        f"""From the same network as above, {describe(PROBE)} unless said otherwise. A file holds the logit temperatures that were fitted to
-validation images, one for {PASSES} draws and one for a pass through the means, so NLL is calibrated.""",
+        measured(result, cost(row["seconds"] for found in everything for row in found.values())),
+        f"""The recipe: {recipe(RECIPE)}; norms and biases in {SHORT.plain} bits. A file holds the logit temperatures that were
+fitted to validation images, one for {PASSES} draws and one for a pass through the means, so NLL is calibrated.""",
     ]
     if any(row.get("test") for row in rows.values()):
         columns = "| network, at most so many bytes | bytes | epochs | answer | million multiply-adds | accuracy (%) | NLL | ECE |"
         paragraphs.append("Test images:\n\n" + table(columns, result_rows(rows)))
-    if probes:
-        columns = "| what was changed | bytes | sigmas times | draws | means |"
-        told = f"{PROBE.images:,} images, {PROBE.plan.epochs} epochs, at most {PROBE.max_bytes:,} bytes"
-        paragraphs.append(
-            f"What was tried, each beside the first row: {told}. Validation images, accuracy / NLL / ECE; the test images were not used.\n\n"
-            + table(columns, probe_rows(probes))
-        )
+    for name, found in probes.items():
+        columns = "| what was changed | seeds | sigmas times | accuracy, draws (%) | NLL, draws | accuracy, means (%) | NLL, means |"
+        paragraphs += [f"{probed(name)}:", table(columns, probe_rows(name, found))]
     return "## Long label training\n\n" + "\n\n".join(paragraphs) + "\n"
 
 
-def describe(part: Part) -> str:
-    plan = part.plan
+def recipe(plan: pb.Plan) -> str:
     return (
-        f"temperature {plan.temperature:g}, learning rate {plan.lr:g}, of sigma {plan.rho_lr:g}, {plan.distillation:.0%} of the targets "
-        f"from teachers, norms and biases in {part.precision.plain} bits"
+        f"temperature {plan.temperature:g}, learning rate {plan.lr:g}, of sigma {plan.rho_lr:g}, "
+        f"{plan.distillation:.0%} of the targets from teachers, sigma calibrated"
+    )
+
+
+def probed(name: str) -> str:
+    """What its probes are."""
+    part = PROBED[name]
+    images = f", the first {part.images:,} training images" if part.images else ""
+    return (
+        f"What was tried on {name}, one change at a time: {part.plan.epochs} epochs{images}, at most {part.max_bytes:,} bytes, "
+        f"temperature {part.plan.temperature:g} and the rest as above. Validation images; the test images were not used"
     )
 
 
@@ -238,11 +314,23 @@ def told(runs: list[dict[str, Any]], way: str, passes: int) -> Iterator[str]:
         yield shown([run["test"][way][metric] for run in runs], digits, scale)
 
 
-def probe_rows(probes: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for name in (name for name in PROBES if name in probes):
-        row = probes[name]
-        factor = row["calibration"].partition(";")[0].removeprefix("sigmas times ")
-        yield name, f"{row['bytes']:,}", factor, *(in_words(row["validation"][way]) for way in WAYS)
+def probe_rows(name: str, probes: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    runs = dict(by_part(probes))
+    for probe in (probe for probe in probes_of(name) if probe in runs):
+        found = runs[probe]
+        factors = [factor_of(row) for row in found]
+        values = (
+            shown([row["validation"][way][metric] for row in found], digits, scale)
+            for way in WAYS
+            for metric, digits, scale in (("accuracy", 2, 100), ("nll", 4, 1))
+        )
+        yield probe, len(found), shown(factors, 2), *values
+
+
+def factor_of(row: dict[str, Any]) -> float:
+    """What calibration multiplied sigmas by."""
+    found = re.match(r"sigmas times ([\d.]+)", row["calibration"])
+    return float(found[1]) if found else 1.0
 
 
 if __name__ == "__main__":
