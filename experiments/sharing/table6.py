@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,14 +46,18 @@ def step(model: nn.Module, x: Tensor, y: Tensor, draws: int) -> Callable[[], Non
 
     def run() -> None:
         model.train()
-        for draw in range(draws):
-            if bayesian:
-                with pb.one_draw(model, seed=draw):
-                    loss = cross_entropy(model(x), y)
-                loss = loss + pb.kl_divergence(model) / 50_000
-            else:
-                loss = cross_entropy(model(x), y)
-            (loss / draws).backward()
+        if bayesian:
+            pb.nelbo(
+                model,
+                (x, y),
+                50_000,
+                samples=draws,
+                draw=partial(pb.one_draw, model),
+                backward=Tensor.backward,
+            )
+        else:
+            for _ in range(draws):
+                (cross_entropy(model(x), y) / draws).backward()
         optimizer.step()
         optimizer.zero_grad()
 

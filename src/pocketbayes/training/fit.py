@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.priors import GaussianPrior, scale_of
 from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import kl_divergence, require_bayesian, stochastic_weights, unwrap
-from pocketbayes.runs import randomness
 from pocketbayes.training.compiled import CompiledForward, batch_size_of
 from pocketbayes.training.history import Epoch, History, Settings
 from pocketbayes.training.loop import OptimizerFactory, ScheduleFactory, Task, TrainingRun, train
@@ -126,12 +124,8 @@ def fit(
         autocast=autocast,
         on_step=on_step,
     )
-    path = None if checkpoint is None else Path(checkpoint)
-    with randomness.forked():
-        run = TrainingRun(task, settings, optimizer, schedule)
-        return train(
-            run, path=path, checkpoint_seconds=checkpoint_seconds, progress=progress, on_epoch=on_epoch
-        )
+    run = partial(TrainingRun, task, settings, optimizer, schedule)
+    return train(run, checkpoint, checkpoint_seconds, progress=progress, on_epoch=on_epoch)
 
 
 def fit_map(
@@ -202,12 +196,8 @@ def fit_map(
         autocast=autocast,
         on_step=None,
     )
-    path = None if checkpoint is None else Path(checkpoint)
-    with randomness.forked():
-        run = TrainingRun(task, settings, optimizer, schedule)
-        return train(
-            run, path=path, checkpoint_seconds=checkpoint_seconds, progress=progress, on_epoch=on_epoch
-        )
+    run = partial(TrainingRun, task, settings, optimizer, schedule)
+    return train(run, checkpoint, checkpoint_seconds, progress=progress, on_epoch=on_epoch)
 
 
 def negative_log_prior(model: nn.Module, prior: GaussianPrior | None) -> Callable[[nn.Module], Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -252,15 +253,17 @@ class TrainingRun:
             state.bad_epochs += 1
 
 
+@randomness.forked()
 def train(
-    run: TrainingRun,
-    *,
-    path: Path | None,
+    begin: Callable[[], TrainingRun],
+    checkpoint: str | os.PathLike[str] | None,
     checkpoint_seconds: float,
+    *,
     progress: bool,
     on_epoch: Callable[[Epoch], None] | None,
 ) -> History:
-    """The loop.  `path` is the checkpoint: read if it is there, written at every epoch and every so many seconds."""
+    """The loop.  `checkpoint` is read if it is there, and written at every epoch and every so many seconds."""
+    run, path = begin(), None if checkpoint is None else Path(checkpoint)
     if path is not None:
         require_writable(path)
     checkpoints = None if path is None else Checkpoints(path, run)
