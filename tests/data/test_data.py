@@ -136,6 +136,19 @@ def test_svhn_calls_zero_ten(tmp_path: Path, publish: Publish) -> None:
         data.load("svhn", tmp_path, "test")
 
 
+def test_only_the_published_file_of_svhn_reaches_scipy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader is written in C, and a mutant of a .mat file once crashed it."""
+    monkeypatch.setattr("scipy.io.loadmat", lambda *_, **__: pytest.fail("read before it was checked"))
+    (tmp_path / "svhn").mkdir()
+    for place in ("svhn/test_32x32.mat", "test_32x32.mat"):
+        (tmp_path / place).write_bytes(b"MATLAB 5.0 MAT-file")
+        with pytest.raises(ValueError, match="not the published file"):
+            data.load("svhn", tmp_path, "test")
+        (tmp_path / place).unlink()
+
+
 def test_an_npz_of_images_is_read_channels_last_and_scaled_by_its_training_split(tmp_path: Path) -> None:
     arrays = {"x_train": pixels(50, 6, 5, 3), "y_train": np.arange(50, dtype=np.uint8)[:, None] % 4}
     np.savez(tmp_path / "own.npz", **arrays, x_test=pixels(10, 6, 5, 3) // 2, y_test=np.zeros(10, np.int32))

@@ -125,6 +125,6 @@ def test_a_checkpoint_whose_best_epoch_has_no_model_is_refused(tmp_path: Path) -
         tensors.resumed((tmp_path / "c").read_bytes(), tmp_path / "d")
 
 
-@pytest.mark.parametrize("name", [".png", ".npz", ".mat", ".tar.gz"])
+@pytest.mark.parametrize("name", [".png", ".npz", ".tar.gz"])
 def test_good_files_are_read(name: str, tmp_path: Path) -> None:
     formats.read(name, formats.good(name), tmp_path)
