@@ -21,15 +21,19 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(f"{path}: is a directory. Name a file in it")
-    sweep(target)
-    with _temporary(target) as (temporary, file):
-        with contextlib.suppress(FileNotFoundError):
-            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(temporary, target)
-    sync_folder(target.parent)
+    try:
+        sweep(target)
+        with _temporary(target) as (temporary, file):
+            with contextlib.suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        told = f"{error.strerror or error} (not written; name a folder that is there and has room)"
+        raise type(error)(error.errno, told, str(path)) from error
 
 
 def sweep(path: Path) -> None:
