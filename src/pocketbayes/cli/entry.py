@@ -21,6 +21,7 @@ from pocketbayes.cli.options import Options
 from pocketbayes.cli.output import emit, note, one_line, printable
 from pocketbayes.cli.record import call_of
 from pocketbayes.cli.settings import built, settings_of, shown
+from pocketbayes.errors import not_installed
 
 INTERRUPTED = 130
 Given = TypeVar("Given", bound=Options)
@@ -62,11 +63,13 @@ def command(
         settings = shown(settings_of(kind), first)
 
         def called(context: typer.Context, **values: Any) -> None:
-            given = built(kind, values)
             try:
+                given = built(kind, values)
                 outcome = work(replace(given, call=call_of(context)))
             except KeyboardInterrupt as interruption:
                 raise Interrupted if resumable else interruption from interruption
+            except ModuleNotFoundError as error:
+                raise not_installed(error, f"`pocketbayes {work.__name__}`") from error
             if given.as_json:
                 emit(outcome.told)
             else:

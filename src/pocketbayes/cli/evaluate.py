@@ -7,7 +7,7 @@ from typing import Any
 
 from pocketbayes.cli.datasets import ood_data, test_data
 from pocketbayes.cli.entry import Outcome, command
-from pocketbayes.cli.network import opened
+from pocketbayes.cli.network import answering
 from pocketbayes.cli.options import Drawn, Seeded, WithData, WithFile, WithOod
 from pocketbayes.cli.output import columns_table, console, note_passes, passes
 
@@ -27,7 +27,7 @@ def evaluate(given: EvaluateOptions) -> Outcome:
     With --ood also how well its uncertainty tells out-of-distribution inputs. Inputs are scaled as the file says.
     --samples mean takes one pass an input and --samples auto about ten, where 30 draws take 30.
     """
-    model = opened(given.file, given.net)
+    model = answering(given.file, given.net)
     test = test_data(given.data, given, model.card, given.file)
     ood = None if given.ood is None else ood_data(given.ood, given.folder, model.card).x
     draws: dict[str, Any] = {"samples": given.samples, "seed": given.seed}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from pocketbayes.artifact.network_predictor import NetworkPredictor
+    from pocketbayes.artifact.predictor import Predictor
     from pocketbayes.data import DataSet
 
 
@@ -45,9 +46,18 @@ def builder(text: str) -> Callable[..., nn.Module]:
 
 def given_net(text: str | None) -> str | Callable[..., nn.Module] | None:
     """`--net` as `pocketbayes.open` takes it: what it names only the user may name, not a file."""
+    if text is None:
+        return None
     from pocketbayes import nets
 
-    return text if text is None or nets.is_name(text) else builder(text)
+    return text if nets.is_name(text) else builder(text)
+
+
+def answering(file: Path, net: str | None) -> Predictor:
+    """What answers by a file: its network in torch, or where torch is absent its own graph."""
+    from pocketbayes.runtime.choice import open as open_file
+
+    return open_file(file, given_net(net))
 
 
 def opened(file: Path, net: str | None) -> NetworkPredictor:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pocketbayes.cli.entry import Outcome, command
-from pocketbayes.cli.network import opened
+from pocketbayes.cli.network import answering
 from pocketbayes.cli.options import OUTPUT, Drawn, Seeded, WithFile
 from pocketbayes.cli.output import console, note_passes, rows_table, say
 from pocketbayes.cli.settings import argument, option
 from pocketbayes.runs.files import require_writable, write_atomically
 
 if TYPE_CHECKING:
+    from pocketbayes.arrays import Array
     from pocketbayes.artifact.predictor import ClassAnswers, ValueAnswers
 
 Row = dict[str, Any]
@@ -50,7 +51,7 @@ def predict(given: PredictOptions) -> Outcome:
 
     if given.csv_file is not None:
         require_writable(given.csv_file)
-    model = opened(given.file, given.net)
+    model = answering(given.file, given.net)
     if given.threshold is not None:
         model = replace(model, card=model.card._replace(unsure=given.threshold))
     names, x = read_inputs(given.inputs, model.card.shape, model.card.scaling.full)
@@ -70,29 +71,39 @@ def _rows(names: Sequence[str], answer: ClassAnswers | ValueAnswers, top: int) -
 
     if isinstance(answer, ClassAnswers):
         return _class_rows(names, answer, top)
-    parts = {key: getattr(answer, key) for key in ("mean", "low", "high", "sigma")}
-    parts |= {"epistemic_sigma": answer.epistemic_var.sqrt(), "lower": answer.lower, "upper": answer.upper}
-    known = {key: part.flatten(1) for key, part in parts.items() if part is not None}
+    parts = _arrays(answer, "mean", "low", "high", "sigma", "epistemic_var", "lower", "upper")
+    parts = {key: part.reshape(len(names), -1) for key, part in parts.items()}
+    parts["epistemic_sigma"] = parts.pop("epistemic_var") ** 0.5
+    order = [
+        key for key in ("mean", "low", "high", "sigma", "epistemic_sigma", "lower", "upper") if key in parts
+    ]
     return [
-        {"input": name, "target": t, **{key: part[i, t].item() for key, part in known.items()}}
+        {"input": name, "target": t, **{key: parts[key][i, t].item() for key in order}}
         for i, name in enumerate(names)
-        for t in range(known["mean"].shape[1])
+        for t in range(parts["mean"].shape[1])
     ]
 
 
 def _class_rows(names: Sequence[str], answer: ClassAnswers, top: int) -> list[Row]:
-    numbers = {key: getattr(answer, key) for key in ("confidence", "entropy", "aleatoric", "epistemic")}
-    probs, order = answer.probs.topk(min(top, answer.probs.shape[1]))
-    sure, rows = answer.sure, []
+    numbers = _arrays(answer, "confidence", "entropy", "aleatoric", "epistemic")
+    more = _arrays(answer, "probs", "sure", "sets")
+    order = (-more["probs"]).argsort(1, kind="stable")[:, :top]
+    rows = []
     for i, (name, said) in enumerate(zip(names, answer.names, strict=True)):
         row: Row = {"input": name, "class": said, **{key: part[i].item() for key, part in numbers.items()}}
-        row["verdict"] = None if sure is None else "sure" if sure[i] else "not sure"
-        best = zip(order[i].tolist(), probs[i].tolist(), strict=True)
-        row["top"] = {answer.classes[k]: p for k, p in best}
-        if answer.sets is not None:
-            row["set"] = [answer.classes[c] for c in answer.sets[i].nonzero()[:, 0].tolist()]
+        row["verdict"] = None if "sure" not in more else "sure" if more["sure"][i] else "not sure"
+        row["top"] = {answer.classes[k]: more["probs"][i, k].item() for k in order[i].tolist()}
+        if "sets" in more:
+            row["set"] = [answer.classes[c] for c in more["sets"][i].nonzero()[0].tolist()]
         rows.append(row)
     return rows
+
+
+def _arrays(answer: ClassAnswers | ValueAnswers, *names: str) -> dict[str, Array]:
+    """Those parts of an answer that it has, in numpy."""
+    from pocketbayes.arrays import to_numpy
+
+    return {name: to_numpy(part) for name in names if (part := getattr(answer, name)) is not None}
 
 
 def _show(rows: Sequence[Row], unsure: float | None, alpha: float | None) -> None:

@@ -19,7 +19,7 @@ from pocketbayes.artifact.predictor import Asked, Predictor
 from pocketbayes.artifact.reader import MAX_WEIGHTS, decode
 from pocketbayes.errors import ArtifactError
 from pocketbayes.prediction.answer import Predictive, Regression
-from pocketbayes.prediction.average import as_needed, of_classes, of_normals, passes, tolerance_of
+from pocketbayes.prediction.average import Samples, as_needed, of_classes, of_normals, passes, tolerance_of
 from pocketbayes.prediction.scales import Scale
 from pocketbayes.runs.progress import track
 from pocketbayes.runtime.networks import Networks, WhichNetwork
@@ -91,15 +91,18 @@ class GraphPredictor(Predictor):
     networks: Networks
     batch_size: int
 
+    def networks_of(self, samples: Samples, seed: int) -> list[WhichNetwork]:
+        """Those that an answer averages: draws, at most so many, or the means of each mode."""
+        most = passes(samples)
+        if samples == "mean" or not self.networks.is_random:
+            return [WhichNetwork(None, mode) for mode in range(self.networks.modes)]
+        return [WhichNetwork(seed, number) for number in range(most)]
+
     def ask(self, x: Array, how: Asked) -> Predictive | Regression:
         _require_finite(x)
-        most, at_means = passes(how.samples), how.samples == "mean" or not self.networks.is_random
+        draws = self.networks_of(how.samples, how.seed)
         tolerance = tolerance_of(how.samples, how.tolerance, can_stop=self.card.classes is not None)
-        scale = self.card.scales.mean if at_means else self.card.scales.draws
-        if at_means:
-            draws = [WhichNetwork(None, mode) for mode in range(self.networks.modes)]
-        else:
-            draws = [WhichNetwork(how.seed, number) for number in range(most)]
+        scale = self.card.scales.mean if draws[0].seed is None else self.card.scales.draws
         known: dict[str, Any] = {"quantile": scale.quantile, "modes": min(self.networks.modes, len(draws))}
         if tolerance is not None:
             return as_needed(lambda left: self._until(x, draws, scale, left), len(x), tolerance, **known)

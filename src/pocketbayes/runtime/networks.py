@@ -43,6 +43,19 @@ def _share_memory(found: Any) -> None:
     found.create_and_register_allocator(memory, None)
 
 
+def _in_one_thread(runtime: Any) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what goes wrong is raised
+    return options
+
+
+def plain_session(model: bytes) -> Any:
+    """A session for an ONNX model with its weights inside, as anyone would make it, in one thread."""
+    runtime = onnxruntime()
+    return runtime.InferenceSession(model, _in_one_thread(runtime), providers=["CPUExecutionProvider"])
+
+
 class WhichNetwork(NamedTuple):
     """One of a file's networks."""
 
@@ -109,9 +122,7 @@ class Networks:
         return session
 
     def _made(self, values: dict[str, Array]) -> Any:
-        runtime, options = self._runtime, self._runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what goes wrong is raised
+        runtime, options = self._runtime, _in_one_thread(self._runtime)
         options.add_session_config_entry("session.use_env_allocators", "1")
         try:
             given = [runtime.OrtValue.ortvalue_from_numpy(value) for value in values.values()]
