@@ -73,8 +73,15 @@ def with_graph(pocket: Pocket, model: nn.Module, example: Any) -> Pocket:
     except ArtifactError:
         raise
     except Exception as error:  # the exporter runs the user's code, which may fail in any way
-        why = " ".join(str(error).split("\n\n")[0].split())[:300]
-        raise ArtifactError(f"{type(error).__name__}: {why}") from error
+        raise ArtifactError(_reason(error)) from error
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause of an error, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    first = str(error).split("\n\n")[0]
+    return f"{type(error).__name__}: {' '.join(first.split())}"[:300]
 
 
 def to_onnx(
