@@ -41,8 +41,7 @@ SUBJECTS = {  # by the name of the file
         "The shape of the noise",
         ("noise.width", "noise.regression", "noise.faces", "noise.open_cases", "noise.resnet20"),
     ),
-    "real": Page("Networks as people have them", ("real.resnet50",)),
-    "graph": Page("Files that run without PyTorch", ("exporting",)),
+    "real": Page("Networks as people have them", ("real.resnet50", "exporting")),
     "digits": Page("Handwritten digits", ("calibration", "sharing.digits")),
 }
 PREFACE = """Written by `python -m experiments.pages` (`make results`) from the files in [experiments/results]({results}), not by hand.
