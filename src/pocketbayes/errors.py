@@ -21,6 +21,10 @@ class NonFiniteError(ArithmeticError):
     """Training met a NaN or an infinity; names the step and the parameter."""
 
 
+class RankError(RuntimeError):
+    """Processes that work together do not agree, or one of them has ended."""
+
+
 class ConvergenceWarning(UserWarning):
     """An iteration stopped at its limit before it met its tolerance."""
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from pocketbayes.arrays import Array
-from pocketbayes.artifact.predictor import Asked, Predictor
+from pocketbayes.artifact.predictor import Asked, ClassAnswers, Predictor, ValueAnswers
 from pocketbayes.data import DataSet
 from pocketbayes.prediction.answer import Predictive, Regression
+from pocketbayes.prediction.average import join
 from pocketbayes.prediction.conformal import conformal
 from pocketbayes.prediction.predict import predict
 from pocketbayes.prediction.scales import scales_of
+from pocketbayes.runs import ranks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,6 +35,13 @@ class NetworkPredictor(Predictor):
         )
         assert isinstance(answer, Predictive | Regression)
         return answer
+
+    def predict_all(self, x: Any, **how: Any) -> ClassAnswers | ValueAnswers:
+        if ranks.count() == 1 or len(x) < ranks.count():
+            return self.predict(x, **how)
+        start, end = (len(x) * rank // ranks.count() for rank in (ranks.number(), ranks.number() + 1))
+        parts: list[Any] = ranks.gather(self.predict(x[start:end], **how))
+        return join(parts)  # type: ignore[no-any-return]
 
 
 def with_sets(

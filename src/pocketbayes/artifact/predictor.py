@@ -122,6 +122,10 @@ class Predictor(ABC):
         known = card.classes if len(card.classes or ()) == count else tuple(map(str, range(count)))
         return ClassAnswers(**vars(answer), classes=known or (), threshold=card.unsure)
 
+    def predict_all(self, x: Any, **how: Any) -> ClassAnswers | ValueAnswers:
+        """The same, by as many processes as work together."""
+        return self.predict(x, **how)
+
     def evaluate(
         self,
         x: Any,
@@ -141,12 +145,12 @@ class Predictor(ABC):
             ood: raw inputs of another kind; adds how well predictive entropy tells them from x.
         """
         how: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "seed": seed, "progress": progress}
-        answer = self.predict(x, **how)
+        answer = self.predict_all(x, **how)
         found = score(answer, y)
         if ood is not None:
             if not isinstance(answer, ClassAnswers):
                 raise ValueError("ood= ranks inputs by the entropy of their classes; this is a regression.")
-            outside = self.predict(ood, **how)
+            outside = self.predict_all(ood, **how)
             assert isinstance(outside, ClassAnswers)
             found |= ood_scores(answer, outside)
         return found

@@ -57,6 +57,7 @@ class CompressOptions(WithOod, Made):
         *("noise_cost", "epochs", "out"),
     ),
     resumable=True,
+    divided=True,
 )
 def compress(given: CompressOptions) -> Outcome:
     """Turn a trained network into a pocket file that keeps a budget.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import typer
 from pocketbayes.cli.imports import call, function_at, is_path_to_function
 from pocketbayes.cli.options import DataSource, TrainingData
 from pocketbayes.data.scaling import Scaling
+from pocketbayes.runs import ranks
 
 if TYPE_CHECKING:
     from pocketbayes.artifact.card import Card
@@ -50,10 +51,8 @@ class Data:
         if self._own is not None:
             return self._scaled(self._own[split == "test"])
         source = self._given
-        found = read_set(
-            self.spec, source.folder, split, image_size=source.image_size, csv_targets=source.targets
-        )
-        return self._scaled(found)
+        read = partial(read_set, image_size=source.image_size, csv_targets=source.targets)
+        return self._scaled(ranks.once(lambda: read(self.spec, source.folder, split)))
 
     def _scaled(self, data: Examples) -> Examples:
         """With the scaling of the file, else of the command line, else of the data."""

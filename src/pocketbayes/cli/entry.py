@@ -10,6 +10,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar, get_type_hints
 
@@ -22,6 +23,7 @@ from pocketbayes.cli.output import emit, note, one_line, printable
 from pocketbayes.cli.record import call_of
 from pocketbayes.cli.settings import built, settings_of, shown
 from pocketbayes.errors import not_installed
+from pocketbayes.runs import ranks
 
 INTERRUPTED = 130
 Given = TypeVar("Given", bound=Options)
@@ -50,12 +52,13 @@ class Interrupted(Exception):
 
 
 def command(
-    *examples: str, first: Sequence[str] = (), resumable: bool = False
+    *examples: str, first: Sequence[str] = (), resumable: bool = False, divided: bool = False
 ) -> Callable[[Callable[[Given], Outcome]], Callable[[Given], Outcome]]:
     """Make a function of settings a command; its options are the fields of the settings, in `entry.Options`.
 
     `first` names the options that the help shows before the advanced ones. `resumable` work goes on where it was when
-    the same command is run again.
+    the same command is run again. `divided` work is done by all processes that torchrun started; other work by the
+    first of them.
     """
 
     def registered(work: Callable[[Given], Outcome]) -> Callable[[Given], Outcome]:
@@ -63,13 +66,18 @@ def command(
         settings = shown(settings_of(kind), first)
 
         def called(context: typer.Context, **values: Any) -> None:
+            if not divided and ranks.started_as():
+                return
             try:
                 given = built(kind, values)
-                outcome = work(replace(given, call=call_of(context)))
+                with ranks.joined() if divided else nullcontext():
+                    outcome = work(replace(given, call=call_of(context)))
             except KeyboardInterrupt as interruption:
                 raise Interrupted if resumable else interruption from interruption
             except ModuleNotFoundError as error:
                 raise not_installed(error, f"`pocketbayes {work.__name__}`") from error
+            if ranks.started_as():
+                return
             if given.as_json:
                 emit(outcome.told)
             else:

@@ -20,6 +20,7 @@ class EvaluateOptions(Drawn, WithOod, WithData, WithFile, Seeded):
 @command(
     "evaluate small.pocket --net mymodel:net --data mnist --ood fashion-mnist",
     "evaluate small.pocket --data test.npz --samples 100 --json",
+    divided=True,
 )
 def evaluate(given: EvaluateOptions) -> Outcome:
     """Judge a file on the test data of a data set: accuracy, NLL, calibration, Brier score; RMSE for regression.

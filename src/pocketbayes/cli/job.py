@@ -34,6 +34,7 @@ from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.prediction.layout import prefer_channels_last
 from pocketbayes.prediction.scales import Scale, Scales, scales_of
 from pocketbayes.prediction.threshold import choose_threshold, selective
+from pocketbayes.runs import ranks
 from pocketbayes.runs.files import require_writable, write_atomically
 from pocketbayes.runs.workbench import Workbench, digest
 
@@ -175,6 +176,8 @@ class Job:
         record["warnings"] = warnings_of(scores["before"], scores["after"], record["bytes"])
         page = self.out.with_suffix(".html")
         record["page"] = page.name if self.given.page else None
+        if not ranks.is_first():
+            return record
         write_atomically(self.out.with_suffix(".json"), json.dumps(finite(record), indent=1).encode())
         if self.given.page:
             known: dict[str, Any] = {"before": before, "ood": ood, "record": finite(record)}
@@ -204,7 +207,8 @@ class Job:
         found = encode(replace(pocket, metadata=card.metadata()))
         if limit is not None and len(found.data) > limit and card.unsure is not None:
             found = encode(replace(pocket, metadata=card._replace(unsure=round(card.unsure, 2)).metadata()))
-        write_atomically(self.out, found.data)
+        if ranks.is_first():
+            write_atomically(self.out, found.data)
         return len(found.data), found.sizes
 
 

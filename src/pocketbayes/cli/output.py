@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pocketbayes.runs import ranks
+
 SLOW = 100_000  # passes of which it is said that fewer would do
 TITLES = {
     "accuracy": "accuracy",
@@ -52,7 +54,8 @@ def say(text: str) -> None:
 
 def note(message: str) -> None:
     """A line on standard error."""
-    typer.echo(f"pocketbayes: {message}", err=True)
+    rank = ranks.started_as()
+    typer.echo(f"pocketbayes: {f'rank {rank}: ' if rank else ''}{message}", err=True)
 
 
 def passes(samples: object) -> str:

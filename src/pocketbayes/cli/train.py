@@ -17,6 +17,7 @@ from pocketbayes.cli.options import NET_HELP, NETWORK, Made, Seeded, prior_from,
 from pocketbayes.cli.output import columns_table, console, finite, say
 from pocketbayes.cli.record import epochs, facts
 from pocketbayes.cli.settings import option, required
+from pocketbayes.runs import ranks
 from pocketbayes.runs.files import require_writable, write_atomically
 from pocketbayes.runs.workbench import Workbench, digest
 
@@ -72,6 +73,7 @@ class TrainOptions(Made, Seeded):
     "train --net mymodel:net --weights net.safetensors --data my.npz --bayesian --temperature 0.1 --out net.pocket",
     "train --net mlp:50,50 --data energy.csv --targets 2 --epochs 200 --out energy.safetensors",
     resumable=True,
+    divided=True,
 )
 def train(given: TrainOptions) -> Outcome:
     """Train a network, or with --bayesian its posterior.
@@ -99,7 +101,7 @@ def train(given: TrainOptions) -> Outcome:
     history = _fit(given, model, likelihood, train, validation, bench.folder / "fit.safetensors")
     seconds = time.monotonic() - started
     trained = _finished(given, model, card, likelihood, validation)
-    _save(out, trained, bayesian=given.bayesian)
+    ranks.once(lambda: _save(out, trained, bayesian=given.bayesian))
     draws = {"samples": given.test_samples, "seed": given.seed}
     scores = trained.evaluate(data.test.x, data.test.y, progress=True, **draws)
     bench.clear()

@@ -31,7 +31,7 @@ from pocketbayes.compression.plan import Budget, Plan
 from pocketbayes.compression.post_training import answered, refit, renew_norms, share_untrained
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
-from pocketbayes.data.loaders import count_examples
+from pocketbayes.data.loaders import count_examples, part
 from pocketbayes.likelihood import Homoscedastic, Likelihood, unpack
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.modes import Modes
@@ -43,6 +43,7 @@ from pocketbayes.prediction.answering import likelihood_for
 from pocketbayes.prediction.calibrate import calibrate
 from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.prediction.scales import Scale, Scales, give_scales, scales_of
+from pocketbayes.runs import ranks
 from pocketbayes.runs.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.randomness import forked
@@ -132,12 +133,13 @@ def compress(
         raise ValueError("compress: the teacher has no fraction of the targets. Pass Plan(distillation=0.5).")
     if not plan.epochs and plan.posterior_epochs:
         raise ValueError("compress: epochs=0 is compression without training. Leave posterior_epochs at 0.")
-    require_writable(path)
+    ranks.once(lambda: require_writable(path))
     model = unwrap(model) if isinstance(model, nn.Module) else Modes(model)
     teachers = several(model if teacher is None else teacher) if plan.distillation or not plan.epochs else []
+    ranks.require_same_network(model)
     known = likelihood is not None or scales_of(model).noise is not None
     likelihood = likelihood_for(model, likelihood) if known else None
-    start_noise(model, train_loader if validation_loader is None else validation_loader, likelihood)
+    start_noise(model, part(train_loader if validation_loader is None else validation_loader), likelihood)
     if not plan.epochs:
         train_loader = answered(
             train_loader, teachers, likelihood, batches=plan.fisher_batches, seed=plan.seed
@@ -177,7 +179,8 @@ def _lessons(
 ) -> Iterable[Any]:
     if not teachers or not plan.epochs:
         return loader
-    return Distilled(loader, teachers, fraction=plan.distillation, likelihood=likelihood, **_speed(plan))
+    mine = part(loader, alike=True)
+    return Distilled(mine, teachers, fraction=plan.distillation, likelihood=likelihood, **_speed(plan))
 
 
 def _speed(plan: Plan) -> dict[str, Any]:
@@ -233,7 +236,8 @@ class _Stages:
             self.search()
         started = time.monotonic()
         fold_statistics(job.model)
-        saved = write(self.pocket(job.model), path, self.graph.why_not)
+        ranks.require_same_network(job.model, "Their processors, or numbers of threads, round differently.")
+        saved = ranks.once(lambda: write(self.pocket(job.model), path, self.graph.why_not))
         self.report.saved = saved
         self.report.sharing = replace(report_of(job.model, "rate"), distortion=self.distortion)
         self.report.stages.append(
@@ -263,15 +267,15 @@ class _Stages:
         """Stage 1: a posterior for a plain network; a Bayesian model brings its own."""
         started, plan = time.monotonic(), self.job.plan
         model, kept = self.job.model, self._checkpoint("posterior")
-        if kept is not None and kept.exists():
-            self.temperature, note, state = load_checkpoint(kept)
+        if kept is not None and ranks.once(kept.exists):
+            self.temperature, note, state = ranks.once(lambda: load_checkpoint(kept))
             if not stochastic_weights(model):
                 bayesianize(model, prior=ZeroMean(plan.prior))
             model.load_state_dict(state)
         else:
             found = given_posterior if stochastic_weights(model) else laplace_posterior
             self.temperature, note = found(self.job)
-            if kept is not None:
+            if kept is not None and ranks.is_first():
                 save_checkpoint(kept, (self.temperature, note, dict(model.state_dict())))
         require_mean_field(model)
         if plan.posterior_epochs:
@@ -282,9 +286,13 @@ class _Stages:
         """The network's graph, whose bytes count; random generators stay as they are."""
         if not self.job.graph:
             return self.graph
-        with forked():
-            batch = unpack(next(iter(self.job.train_loader)))
-        return export_or_warn(self.pocket(self.job.model), self.job.model, batch.kwargs or batch.args)
+
+        def exported() -> Exported:
+            with forked():
+                batch = unpack(next(iter(self.job.train_loader)))
+            return export_or_warn(self.pocket(self.job.model), self.job.model, batch.kwargs or batch.args)
+
+        return ranks.once(exported)
 
     def share_within(self, max_bytes: int, name: str) -> dict[str, float]:
         """Stages 2 and 3: alternate to `max_bytes`, then fine-tune."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -61,10 +60,17 @@ def laplace_posterior(job: CompressionJob) -> Tempered:
         return laplace_sigma(job.model, fisher, job.num_data, prior=plan.prior, temperature=temperature)
 
     def measure(temperature: float) -> NoiseCost:
-        trial, loader = bayesianize(copy.deepcopy(job.model), sigma=sigma(temperature)), job.validation_loader
-        loader = islice(job.train_loader, CHECKED_BATCHES) if loader is None else loader
+        trial, held_out = (
+            bayesianize(copy.deepcopy(job.model), sigma=sigma(temperature)),
+            job.validation_loader,
+        )
         return measured_noise_cost(
-            trial, loader, likelihood=job.likelihood, samples=plan.samples, seed=plan.seed
+            trial,
+            job.train_loader if held_out is None else held_out,
+            likelihood=job.likelihood,
+            batches=CHECKED_BATCHES if held_out is None else None,
+            samples=plan.samples,
+            seed=plan.seed,
         )
 
     predicted = noise_cost(fisher, sigma(1.0)) / len(modes_of(job.model))  # at temperature 1

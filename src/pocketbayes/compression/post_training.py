@@ -6,21 +6,21 @@ All of it needs inputs alone: what is to be right is what the network itself ans
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pocketbayes.compression.steering import ONE_COMPONENT
+from pocketbayes.data.loaders import HeldPortion, part
 from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
 from pocketbayes.moments import Codebook, Moments
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.prediction.inputs import device_of, unlabelled
-from pocketbayes.runs import randomness
+from pocketbayes.runs import randomness, ranks
 from pocketbayes.runs.progress import track
 from pocketbayes.sharing.compensate import compensated_labels, factor, input_moments
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
@@ -45,16 +45,17 @@ def answered(
     batches: int | None,
     seed: int = 0,
 ) -> list[Any]:
-    """Batches with the mean of the teachers' answers for targets; labels, if the loader has any, are left aside."""
-    teachers, likelihood, found = list(map(frozen, teachers)), as_likelihood(likelihood), list[Any]()
+    """This rank's batches, with the mean of the teachers' answers for targets; labels, if any, are left aside."""
+    teachers, likelihood, found = list(map(frozen, teachers)), as_likelihood(likelihood), HeldPortion()
     with randomness.forked(seed):  # of a loader that shuffles
-        for batch in unlabelled(islice(loader, batches), device_of(teachers[0])):
+        for batch in unlabelled(part(loader, batches), device_of(teachers[0])):
             answers = [likelihood.answer(teacher(*batch.args, **batch.kwargs)) for teacher in teachers]
             target = torch.stack(answers).mean(0)
             found.append({**batch.kwargs, "target": target} if batch.kwargs else (*batch.args, target))
-    if not found:
+    if not all(ranks.gather(len(found))):
+        lacks = "is empty" if ranks.count() == 1 else f"has fewer batches than the {ranks.count()} processes"
         raise ValueError(
-            "compress: the loader is empty. A few hundred inputs, labelled or not, are enough for epochs=0."
+            f"compress: the loader {lacks}. A few hundred inputs, labelled or not, are enough for epochs=0."
         )
     return found
 
@@ -134,7 +135,9 @@ class _Labelling:
 
 
 def renew_norms(model: nn.Module, loader: Iterable[Any]) -> None:
-    """The statistics of every BatchNorm as the weights' means make them on these batches, in place."""
+    """The statistics of every BatchNorm as the weights' means make them on these batches, and those of other ranks,
+    in place.
+    """
     norms = [m for m in model.modules() if isinstance(m, _Norm) and m.running_mean is not None]
     if not norms:
         return
@@ -147,8 +150,13 @@ def renew_norms(model: nn.Module, loader: Iterable[Any]) -> None:
             norm.momentum = None  # the mean over all batches
             norm.train()
         with torch.no_grad(), mean_weights(model):
+            seen = 0
             for batch in unlabelled(loader, device_of(model)):
                 model(*batch.args, **batch.kwargs)
+                seen += 1
+        ranks.average(
+            [t for n in norms for t in (n.running_mean, n.running_var) if t is not None], weight=seen
+        )
     finally:
         for norm, momentum, count in zip(norms, momenta, counted, strict=True):
             norm.momentum = momentum
@@ -168,36 +176,42 @@ def refit(
 ) -> None:
     """Move the values that labels stand for, and all that is deterministic, towards the targets, in place.
 
-    In evaluation mode, through the means.  Kept only if it is better on these batches.
+    In evaluation mode, through the means.  Kept only if it is better on these batches.  Of several ranks each has
+    batches of its own, and a step is one batch of each.
     """
     likelihood, parameters = as_likelihood(likelihood), _values(model)
+    rounds = max(ranks.gather(len(batches)))
     given = [p.detach().clone() for p in parameters]
     optimizer = torch.optim.Adam(parameters, lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, epochs * len(batches)))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, epochs * rounds))
     was_training = model.training
     model.eval()
 
-    def step(raw: Any) -> float:
+    def loss_of(raw: Any) -> Tensor:
         batch = unpack(raw, device_of(model))
-        loss = likelihood.nll(model(*batch.args, **batch.kwargs), batch.target).mean()
-        if torch.is_grad_enabled():
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-            for p, g in zip(parameters, gradients, strict=True):
-                p.grad = g
-            optimizer.step()
-            schedule.step()
-        return loss.item()
+        return likelihood.nll(model(*batch.args, **batch.kwargs), batch.target).mean()
 
+    def step(number: int) -> None:
+        mine = number < len(batches)
+        gradients: Sequence[Tensor | None] = [None] * len(parameters)
+        if mine:
+            gradients = torch.autograd.grad(loss_of(batches[number]), parameters, allow_unused=True)
+        for p, g in zip(parameters, gradients, strict=True):
+            p.grad = torch.zeros_like(p) if g is None else g
+        ranks.average([p.grad for p in parameters if p.grad is not None], weight=float(mine))
+        optimizer.step()
+        schedule.step()
+
+    @torch.no_grad()
     def judged() -> float:
-        with torch.no_grad():
-            return sum(map(step, batches))
+        return sum(ranks.gather(sum(loss_of(raw).item() for raw in batches)))
 
     try:
         with mean_weights(model):
             before = judged()
             for _ in range(epochs):
-                for raw in track(batches, "refit", enabled=progress):
-                    step(raw)
+                for number in track(range(rounds), "refit", enabled=progress):
+                    step(number)
             if epochs and not judged() < before:
                 with torch.no_grad():
                     for p, value in zip(parameters, given, strict=True):

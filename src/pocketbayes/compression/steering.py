@@ -11,6 +11,7 @@ from torch import nn
 
 from pocketbayes.compression.pricing import priced_in_context
 from pocketbayes.moments import Codebook
+from pocketbayes.runs import ranks
 from pocketbayes.sharing.labels import RateSharing, share_by_rate
 from pocketbayes.sharing.latent import Assignment, freeze
 from pocketbayes.sharing.rate import Rate, RateCode
@@ -76,6 +77,11 @@ class Steering:
 
     def freeze(self) -> float:
         """Fix the labels at the smallest lambda, to about a percent, whose file fits; returns the nats that costs."""
+        found = ranks.once(self._fitting)
+        freeze(self.model, found)
+        return float(found.fit.distortion.sum())
+
+    def _fitting(self) -> RateSharing:
         low = high = self.assignment.rate.lambda_
         fits = self._labelled(high)
         upwards = fits is None
@@ -95,8 +101,7 @@ class Steering:
             better = self._labelled(middle)
             low, high = (low, middle) if better is not None else (middle, high)
             fits = better or fits
-        freeze(self.model, fits)
-        return float(fits.fit.distortion.sum())
+        return fits
 
     def _labelled(self, lambda_: float) -> RateSharing | None:
         """Labels at that lambda, if their file is within the budget."""

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pocketbayes.data.loaders import part
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.laplace import noise_cost
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.prediction.ensemble import Ensemble
 from pocketbayes.prediction.inputs import device_of, labelled
-from pocketbayes.runs import randomness
+from pocketbayes.runs import randomness, ranks
 
 TRIES = 4  # temperatures that are measured
 CLOSE = 1.5  # a factor within which the measured cost is the wanted one
@@ -82,10 +83,12 @@ def measured_noise_cost(
     loader: Iterable[Any],
     *,
     likelihood: Likelihood | None = None,
+    batches: int | None = None,
     samples: int = 8,
     seed: int = 0,
 ) -> NoiseCost:
-    """E_w NLL(w) - NLL(mu) on the batches of `loader`, in nats an example; infinite where a draw's NLL is not finite.
+    """E_w NLL(w) - NLL(mu) on the batches of `loader`, or on so many of them, in nats an example; infinite where a
+    draw's NLL is not finite.
 
     The standard error is that of draws and of examples, which vary independently.
     """
@@ -93,7 +96,7 @@ def measured_noise_cost(
     means, draws = Ensemble(to_deterministic(model)), Ensemble(model, samples=samples, seed=seed)
     rises: list[Tensor] = []
     with randomness.forked(seed):
-        for batch in labelled(loader, device_of(model)):
+        for batch in labelled(part(loader, batches), device_of(model)):
             starts, drawn = (
                 torch.stack(
                     [likelihood.nll(y, batch.target) for y in each.outputs(*batch.args, **batch.kwargs)]
@@ -101,7 +104,7 @@ def measured_noise_cost(
                 for each in (means, draws)
             )  # [M, N], [S, N]
             rises.append((drawn - starts[torch.arange(len(drawn)) % len(starts)]).double())  # [S, N]
-    rise = torch.cat(rises, 1)
+    rise = torch.cat(ranks.gather_in_turn(rises), 1)
     if not bool(torch.isfinite(rise).all()):
         return NoiseCost(math.inf, 0.0)
     of_draws, of_examples = (rise.mean(d).var(correction=0) / max(1, rise.shape[1 - d] - 1) for d in (1, 0))

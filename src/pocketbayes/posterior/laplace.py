@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pocketbayes.data.loaders import part
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Likelihood, as_likelihood, unpack, unpack_inputs
 from pocketbayes.posterior.convert import reason_to_skip
-from pocketbayes.posterior.draws import mean_weights
-from pocketbayes.posterior.modes import Modes
+from pocketbayes.posterior.draws import mean_weights, mix
+from pocketbayes.posterior.modes import Modes, unwrap
 from pocketbayes.posterior.priors import FanIn, Scale, scale_of
 from pocketbayes.posterior.surgery import parameters_with_owners
 from pocketbayes.posterior.weights import sites
-from pocketbayes.runs import randomness
+from pocketbayes.runs import randomness, ranks
 from pocketbayes.runs.progress import track
 
 
@@ -60,13 +60,15 @@ def fisher_information(
         settings = {"likelihood": likelihood, "batches": batches, "sampled": sampled, "seed": seed}
         each = [fisher_information(one, loader, progress=progress, **settings) for one in model]  # type: ignore[arg-type]
         return {f"modes.{m}.{name}": f for m, found in enumerate(each) for name, f in found.items()}
+    ranks.require_same_network(unwrap(model))
     weights = _weights(model)
     total = {name: torch.zeros_like(w) for name, w in weights.items()}
     seen, was_training, device = 0, model.training, next(model.parameters()).device
     model.eval()
     try:
         with randomness.forked(seed), mean_weights(model):
-            for raw in track(islice(loader, batches), "Fisher information", enabled=progress):
+            for raw in track(part(loader, batches), "Fisher information", enabled=progress):
+                randomness.seed_all(mix(seed, ranks.number() + ranks.count() * seen))  # by the batch
                 batch = unpack_inputs(raw, device) if sampled else unpack(raw, device)
                 output = model(*batch.args, **batch.kwargs)
                 target = likelihood.sample(output) if sampled else batch.target
@@ -83,9 +85,11 @@ def fisher_information(
                 seen += 1
     finally:
         model.train(was_training)
-    if seen == 0:
+    looked_at = torch.tensor(float(seen), device=device)
+    ranks.add_up([*(g.detach() for g in total.values()), looked_at])
+    if looked_at == 0:
         raise ValueError("The loader for the Fisher information is empty. Pass one with at least one batch.")
-    return {name: (g / seen).detach() for name, g in total.items()}
+    return {name: (g / looked_at.item()).detach() for name, g in total.items()}
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

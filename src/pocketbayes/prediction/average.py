@@ -176,6 +176,6 @@ def join(parts: Sequence[Answer]) -> Answer:
     first, found = parts[0], {}
     for name in (f.name for f in fields(first)):
         values = [getattr(part, name) for part in parts]
-        whole = values[0] is None or isinstance(values[0], float)
+        whole = values[0] is None or isinstance(values[0], (float, tuple))
         found[name] = values[0] if whole else namespace(values[0]).concat(values, int(name in BY_DRAW))
     return type(first)(**found)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pocketbayes.data.loaders import part
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.answer import Predictive, Regression
@@ -76,7 +77,7 @@ def conformal(
     found, batches = [], list(loader)
     for way in ways:
         answering = Answering(model, likelihood=likelihood, samples=way, seed=seed, keep=False)
-        asked = labelled(track(batches, "conformal", enabled=progress), device_of(model))
+        asked = labelled(track(part(batches), "conformal", enabled=progress), device_of(model))
         answer, targets = ask(answering, asked, empty=empty)
         scores = conformal_scores(answer, torch.cat(targets), getattr(likelihood, "ignore_index", None))
         found.append(conformal_quantile(scores, alpha))

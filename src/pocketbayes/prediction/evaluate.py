@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pocketbayes.data.loaders import part
 from pocketbayes.likelihood import Batch, Categorical, Likelihood
+from pocketbayes.posterior.modes import unwrap
 from pocketbayes.prediction.answering import Answering, Samples, likelihood_for
 from pocketbayes.prediction.inputs import device_of, labelled, unlabelled
 from pocketbayes.prediction.score import Evaluation, ood_scores
+from pocketbayes.runs import ranks
 from pocketbayes.runs.progress import track
 
 
@@ -52,6 +55,7 @@ def evaluate(
         >>> 0 <= scores.accuracy <= 1
         True
     """
+    ranks.require_same_network(unwrap(model))
     likelihood = likelihood_for(model, likelihood)
     if ood is not None and not isinstance(likelihood, Categorical):
         raise ValueError("ood= needs a categorical likelihood: it ranks inputs by predictive entropy.")
@@ -65,23 +69,26 @@ def evaluate(
         keep=not isinstance(likelihood, Categorical),
     )
     device = device_of(model)
-    batches = labelled(track(loader, "evaluate", enabled=progress), device)
+    batches = labelled(track(part(loader), "evaluate", enabled=progress), device)
     empty = "The loader to evaluate on is empty. Pass one with at least one batch."
     answer, targets = ask(answering, batches, empty=empty)
     result = Evaluation(answering.reduce.score(answer, torch.cat(targets)))
     if ood is not None:
         empty = "ood= is empty. Pass batches of out-of-distribution inputs."
-        outside, _ = ask(answering, unlabelled(ood, device), empty=empty)
+        outside, _ = ask(answering, unlabelled(part(ood), device), empty=empty)
         result |= ood_scores(answer, outside)
     return result
 
 
 def ask(answering: Answering, batches: Iterable[Batch], *, empty: str) -> tuple[Any, list[Any]]:
-    """One answer for all batches, and their targets; a ValueError that says `empty` if there are none."""
+    """One answer for all batches, those of the other ranks too, and their targets; a ValueError that says `empty` if
+    there are none.
+    """
     parts, targets = [], []
     for batch in batches:
         parts.append(answering(batch))
         targets.append(batch.target)
+    parts, targets = ranks.gather_in_turn(parts), ranks.gather_in_turn(targets)
     if not parts:
         raise ValueError(empty)
     return answering.reduce.join(parts), targets

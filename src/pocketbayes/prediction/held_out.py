@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
+from pocketbayes.data.loaders import part
 from pocketbayes.likelihood import Categorical, Likelihood
 from pocketbayes.prediction.answer import Regression
 from pocketbayes.prediction.answering import Answering, Samples
@@ -103,7 +104,7 @@ def held_out(
     """Ask the model, at temperature 1, about all batches of the loader."""
     answering = Answering(model, likelihood=likelihood, samples=samples, seed=seed, keep=True, scale=Scale())
     empty = "The loader to calibrate on is empty. Pass one with at least one batch."
-    answer, targets = ask(answering, labelled(loader, device_of(model)), empty=empty)
+    answer, targets = ask(answering, labelled(part(loader), device_of(model)), empty=empty)
     target = torch.cat(targets)
     answering.reduce.score(answer, target)  # which refuses targets that do not fit
     if isinstance(likelihood, Categorical):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pocketbayes.data.loaders import part
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.noise import (
     Bimodal,
@@ -263,7 +264,7 @@ def _outcome(
 ) -> _Outcome:
     with under_noise(model, noise):
         answering = Answering(model, likelihood=likelihood, samples=samples, seed=seed, keep=True)
-        answer, targets = ask(answering, labelled(batches, device_of(model)), empty=EMPTY)
+        answer, targets = ask(answering, labelled(part(batches), device_of(model)), empty=EMPTY)
     scores = answering.reduce.score(answer, torch.cat(targets))
     draws = answer.draws if isinstance(answer, Predictive | Regression) else answer
     assert isinstance(draws, Tensor)

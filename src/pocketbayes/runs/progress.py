@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from pocketbayes.runs import ranks
+
 Item = TypeVar("Item")
 
 
@@ -32,7 +34,7 @@ class _Rich:
 @contextmanager
 def bar(title: str, total: int | None, *, enabled: bool = True, done: int = 0) -> Iterator[Bar]:
     """A bar on a terminal's standard error, with time left and a note; nothing elsewhere."""
-    if not (enabled and sys.stderr.isatty()):
+    if not (enabled and ranks.is_first() and sys.stderr.isatty()):
         yield _Silent()
         return
     from rich.console import Console

@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from pocketbayes.errors import ArtifactError
+from pocketbayes.runs import ranks
 from pocketbayes.runs.files import sweep, write_atomically
 
 WORK = (".safetensors", ".pocket")  # files that took time to make; a note without any protects nothing
@@ -69,20 +70,20 @@ class Claim:
 
     def __init__(self, folder: Path, facts: Mapping[str, Any], *, advice: str) -> None:
         self.folder, self.note = folder, Note(folder / "run.json")
-        self.resumed = self.note.claim(facts, advice=advice)
+        self.resumed = ranks.once(lambda: self.note.claim(facts, advice=advice))
         self.checkpoints: list[Path] = []
 
     def checkpoint(self, name: str) -> Path:
         """The file of that stage; it is there already only if this very run made it."""
         file = self.folder / f"{name}.safetensors"
-        if not self.resumed and file not in self.checkpoints and file.exists():
+        if not self.resumed and file not in self.checkpoints and ranks.once(file.exists):
             raise ArtifactError(f"{file}: nobody knows what run it is of. Delete it, or give another folder.")
         self.checkpoints.append(file)
         return file
 
     def release(self) -> None:
         """Delete the checkpoints, and last of all the note: none is ever without it."""
-        for file in (*self.checkpoints, self.note.path):
+        for file in (*self.checkpoints, self.note.path) if ranks.is_first() else ():
             sweep(file)
             file.unlink(missing_ok=True)
 
@@ -95,7 +96,7 @@ def claimed(folder: Path, facts: Mapping[str, Any], *, advice: str) -> Iterator[
     when it is interrupted.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with locked(folder) if ranks.is_first() else nullcontext():
         claim = Claim(folder, facts, advice=advice)
         try:
             yield claim

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pocketbayes.runs import ranks
 from pocketbayes.runs.files import write_atomically
 from pocketbayes.runs.resume import Note, locked
 
@@ -18,22 +19,28 @@ class Workbench:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, restart: bool = False) -> None:
         self.folder = folder
-        if restart and folder.exists():
-            with locked(folder):
-                self.clear()
-        advice = "Repeat that run's options to go on, or add --restart to begin anew."
-        self.resumed = Note(folder / "settings.json").claim(settings, advice=advice)
+
+        def claimed() -> bool:
+            if restart and folder.exists():
+                with locked(folder):
+                    self.clear()
+            advice = "Repeat that run's options to go on, or add --restart to begin anew."
+            return Note(folder / "settings.json").claim(settings, advice=advice)
+
+        self.resumed = ranks.once(claimed)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What `write` noted under that name."""
         path = self.folder / f"{name}.json"
-        return dict(json.loads(path.read_text())) if path.exists() else None
+        return ranks.once(lambda: dict(json.loads(path.read_text())) if path.exists() else None)
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        write_atomically(self.folder / f"{name}.json", json.dumps(content).encode())
+        if ranks.is_first():
+            write_atomically(self.folder / f"{name}.json", json.dumps(content).encode())
 
     def clear(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if ranks.is_first():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def digest(path: Path) -> str:

@@ -24,6 +24,7 @@ from pocketbayes.likelihood import unpack_inputs
 from pocketbayes.moments import Moments
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.runs import ranks
 from pocketbayes.sharing.rate import NATS, ROWS, Rate, RateCode
 from pocketbayes.sharing.threads import spread
 
@@ -78,7 +79,9 @@ def input_moments(
         model.train(was_training)
         for handle in handles:
             handle.remove()
-    return {path: x / seen[path] for path, x in total.items()}
+    counts = {path: x.new_tensor(float(seen[path])) for path, x in total.items()}
+    ranks.add_up([*total.values(), *counts.values()])
+    return {path: x / counts[path] for path, x in total.items()}
 
 
 def _has_inputs(layer: nn.Module) -> bool:

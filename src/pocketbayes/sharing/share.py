@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,12 +12,13 @@ from torch import Tensor, nn
 
 from pocketbayes.moments import Codebook
 from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian
+from pocketbayes.runs import ranks
 from pocketbayes.sharing.blend import ELLIPSE, blend_weights, component_moments
-from pocketbayes.sharing.histogram import make_histogram
+from pocketbayes.sharing.histogram import WeightHistogram, make_grid, make_histogram
 from pocketbayes.sharing.install import install
 from pocketbayes.sharing.labels import share_by_rate
 from pocketbayes.sharing.merge import AbsoluteDistance, Merge, merge_components
-from pocketbayes.sharing.mixture import assign, fit_mixture
+from pocketbayes.sharing.mixture import Fit, assign, fit_mixture
 from pocketbayes.sharing.outliers import Outliers, before_sharing, by_cluster_size, cluster_sizes
 from pocketbayes.sharing.rate import Rate
 from pocketbayes.sharing.shared import Blends, SharedWeight
@@ -135,10 +137,14 @@ def share(
         (1536, True, True)
     """
     found = require_mean_field(model)
+    ranks.require_same_network(model)
     mu = [site.moments.mu.detach() for site in found]
     sigma = [site.moments.sigma.detach() for site in found]
     given = None if fisher is None else [_lookup(fisher, site) for site in found]
-    shared = _by_rate(mu, sigma, how) if isinstance(how, Rate) else _by_paper(mu, sigma, how, given)
+    if isinstance(how, Paper):
+        shared = _by_paper(mu, sigma, how, given)
+    else:
+        shared = ranks.once(partial(_by_rate, mu, sigma, how))
     install(model, found, shared.book, shared.labels, shared.blends, tied=getattr(how, "tied", False))
     return replace(report_of(model, type(how).__name__.lower()), **shared.told)
 
@@ -189,9 +195,8 @@ def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Te
             f"{count} weights are left to share (the rest are outliers), fewer than {how.components} components. "
             "Lower components, or loosen the outlier rules."
         )
-    plane = make_histogram(inliers, bins=how.bins)
-    fit = fit_mixture(plane.atoms(), how.components, tolerance=how.tolerance)
-    labels = assign(fit.mixture, plane, inliers)
+    plane = _histogram(inliers, how.bins)
+    fit, labels = ranks.once(lambda: _mixture(plane, inliers, how))
     mixture, before = fit.mixture, fit.mixture.components
     small = by_cluster_size(labels, how.outliers.smallest_cluster or 0)
     if how.merge is not None:
@@ -217,6 +222,21 @@ def _by_paper(mu: list[Tensor], sigma: list[Tensor], how: Paper, fisher: list[Te
         "iterations": fit.iterations,
     }
     return _Shared(book, [full.view(m.shape) for full, m in zip(dense, mu, strict=True)], blends, told)
+
+
+def _histogram(chunks: list[tuple[Tensor, Tensor]], bins: int) -> WeightHistogram:
+    """Of all chunks, of which each rank counts some."""
+    found = make_histogram(chunks[ranks.number() :: ranks.count()], make_grid(chunks, bins=bins))
+    ranks.add_up([found.n, found.total])
+    return found
+
+
+def _mixture(
+    plane: WeightHistogram, chunks: list[tuple[Tensor, Tensor]], how: Paper
+) -> tuple[Fit, list[Tensor]]:
+    """The mixture that fits, and the label of every weight."""
+    fit = fit_mixture(plane.atoms(), how.components, tolerance=how.tolerance)
+    return fit, assign(fit.mixture, plane, chunks)
 
 
 def _mean_by_label(

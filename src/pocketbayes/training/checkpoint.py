@@ -20,7 +20,7 @@ from pocketbayes.data.loaders import innermost
 from pocketbayes.errors import ArtifactError, ReproducibilityWarning
 from pocketbayes.noise import Noise
 from pocketbayes.posterior.weights import StochasticWeight, stochastic_weights, unwrap
-from pocketbayes.runs import randomness
+from pocketbayes.runs import randomness, ranks
 from pocketbayes.runs.checkpoint import checksum, load_checkpoint, save_checkpoint
 from pocketbayes.runs.resume import require_same
 from pocketbayes.training.compiled import CompiledForward
@@ -68,7 +68,7 @@ class Checkpoints:
     def resume(self) -> None:
         """Put the run where it was when the file was written; a bad file is refused before the model is touched."""
         run, path = self.run, self.path
-        tree = load_checkpoint(path)
+        tree = ranks.once(lambda: load_checkpoint(path))
         with _malformed_is_an_artifact_error(path):
             facts, best = dict(tree["facts"]), tree["state"]["best"]
             held = [_shapes(run, trained) for trained in (tree["trained"], best) if trained is not None]

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils import _pytree as pytree
 
-from pocketbayes.data.loaders import EMPTY, length
+from pocketbayes.data.loaders import EMPTY, length, part
 from pocketbayes.likelihood import Batch, Homoscedastic, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.modes import modes_of
@@ -26,7 +26,7 @@ from pocketbayes.posterior.norms import train_mode
 from pocketbayes.posterior.weights import StochasticWeight, unwrap
 from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.prediction.scales import Scales, give_scales
-from pocketbayes.runs import randomness
+from pocketbayes.runs import randomness, ranks
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.progress import bar
 from pocketbayes.training.checkpoint import Checkpoints
@@ -84,13 +84,14 @@ class TrainingRun:
             raise ValueError(
                 "fit: patience waits for a better validation NLL. Pass validation=, or leave it out."
             )
-        if isinstance(task.model, nn.parallel.DistributedDataParallel) and len(modes_of(task.model)) > 1:
+        if _reduces(task.model) and len(modes_of(task.model)) > 1:
             raise ValueError(
                 "fit: DistributedDataParallel wants every parameter in every pass, and a pass is of one mode. "
                 "Train each mode by itself, and put them together with pb.Modes."
             )
         self.task, self.settings, self.state = task, settings, State()
-        self.batches = length(task.loader)  # in an epoch
+        self.loader = task.loader if _reduces(task.model) else part(task.loader, alike=True)
+        self.batches = length(self.loader)  # in an epoch
         groups = _parameter_groups(task.model, task.likelihood, settings)
         self.optimizer = torch.optim.Adam(groups) if optimizer is None else optimizer(groups)
         self.schedule = self._cosine() if schedule is None else schedule(self.optimizer)
@@ -152,8 +153,8 @@ class TrainingRun:
         """The epoch's batches from the next one on; they and all random numbers follow from (seed, epoch, batch)."""
         resumed_at = self.state.batch
         here = randomness.state() if resumed_at else None
-        randomness.seed_all(mix(self.settings.seed, self.state.epoch, _rank()))
-        stream = iter(self.task.loader)
+        randomness.seed_all(mix(self.settings.seed, self.state.epoch, ranks.number()))
+        stream = iter(self.loader)
         for _ in islice(stream, resumed_at):
             pass
         if here is not None:
@@ -201,11 +202,13 @@ class TrainingRun:
     def _draw(self, number: int) -> Iterator[None]:
         """That draw of the batch; DistributedDataParallel reduces gradients after the last one only."""
         last = number == self.settings.samples - 1  # there are no modes under DistributedDataParallel
-        seed = mix(self.settings.seed, self.state.epoch, self.state.batch, number, _rank())
+        seed = mix(self.settings.seed, self.state.epoch, self.state.batch, number, ranks.number())
         with self.task.draw(seed), nullcontext() if last else _no_sync(self.task.model):
             yield
 
     def step(self) -> None:
+        if ranks.count() > 1 and not _reduces(self.task.model):
+            self._average()
         self.checks.gradients(self.parameters(), self.settings.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -214,6 +217,14 @@ class TrainingRun:
             in_epoch = -(-self.state.batch // self.settings.accumulate)
             done = self.state.epoch * self.steps_per_epoch + in_epoch
             self.task.on_step(done / (self.settings.epochs * self.steps_per_epoch))
+
+    def _average(self) -> None:
+        """Gradients, and the statistics of norms, over all ranks: their draws and batches make one step."""
+        for p in self.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        norms = [m for m in self.task.model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+        statistics = [t for m in norms for t in (m.running_mean, m.running_var) if t is not None]
+        ranks.average([*(p.grad for p in self.parameters() if p.grad is not None), *statistics])
 
     # --- the end of an epoch ---------------------------------------------------------------------------------
 
@@ -225,8 +236,9 @@ class TrainingRun:
             self._judge(scores["nll"])
         with torch.no_grad():
             kl = self.task.penalty(self.task.model).item()
-        nll = sum(state.epoch_nll) / len(state.epoch_nll)
-        epoch = Epoch(state.epoch, nll, kl, temperature, scores, seconds)
+        nll = torch.tensor(sum(state.epoch_nll) / len(state.epoch_nll), dtype=torch.float64)
+        ranks.average([nll])
+        epoch = Epoch(state.epoch, nll.item(), kl, temperature, scores, seconds)
         state.history.epochs.append(epoch)
         state.epoch, state.batch, state.epoch_nll = state.epoch + 1, 0, []
         return epoch
@@ -264,15 +276,16 @@ def train(
 ) -> History:
     """The loop.  `checkpoint` is read if it is there, and written at every epoch and every so many seconds."""
     run, path = begin(), None if checkpoint is None else Path(checkpoint)
+    ranks.require_same_network(unwrap(run.task.model))
     if path is not None:
-        require_writable(path)
+        ranks.once(lambda: require_writable(path))
     checkpoints = None if path is None else Checkpoints(path, run)
-    if checkpoints is not None and checkpoints.path.exists():
+    if checkpoints is not None and ranks.once(checkpoints.path.exists):
         checkpoints.resume()
     else:
-        start_noise(run.task.judged(), run.task.loader, run.task.likelihood)
+        start_noise(run.task.judged(), run.loader, run.task.likelihood)
     give_scales(unwrap(run.task.model), Scales())  # those of a calibration before, which training undoes
-    kept = checkpoints if _rank() == 0 else None
+    kept = checkpoints if ranks.is_first() else None
     total = run.settings.epochs * run.batches
     with bar("fit", total, enabled=progress, done=run.state.epoch * run.batches) as shown:
         while not run.finished:
@@ -311,10 +324,10 @@ def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settin
     return [*groups, {"params": noise, "lr": NOISE_LR}] if noise else groups
 
 
+def _reduces(model: nn.Module) -> bool:
+    """Whether the model averages gradients itself; each rank's batches are then its own, as is usual with it."""
+    return isinstance(model, nn.parallel.DistributedDataParallel)
+
+
 def _no_sync(model: nn.Module) -> AbstractContextManager[Any]:
-    return model.no_sync() if isinstance(model, nn.parallel.DistributedDataParallel) else nullcontext()
-
-
-def _rank() -> int:
-    on = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if on else 0
+    return model.no_sync() if _reduces(model) else nullcontext()  # type: ignore[operator]

@@ -16,6 +16,7 @@ from pocketbayes.posterior.weights import unwrap
 from pocketbayes.prediction.held_out import held_out
 from pocketbayes.prediction.inputs import device_of, labelled
 from pocketbayes.prediction.scales import give_scales, scales_of
+from pocketbayes.runs import ranks
 
 BATCHES = 50  # whose residuals count
 FLOOR = 1e-6  # of sigma: residuals may vanish
@@ -37,8 +38,7 @@ def start_noise(model: nn.Module, loader: Iterable[Any], likelihood: Likelihood 
     finally:
         model.train(was_training)
     sums = torch.tensor([total, count], dtype=torch.float64)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(sums)
+    ranks.add_up([sums])
     if sums[1] > 0:
         likelihood.set_sigma(max(FLOOR, math.sqrt(float(sums[0] / sums[1]))))
 
