@@ -26,7 +26,7 @@ class Page(NamedTuple):
 
 
 SUBJECTS = {  # by the name of the file
-    "frontier": Page("File size against quality", ("sharing.frontier", "sharing.long")),
+    "frontier": Page("File size against quality", ("sharing.frontier", "sharing.long", "sharing.codec")),
     "sharing": Page(
         "Weight sharing: the paper's tables",
         (*(f"sharing.table{n}" for n in (4, 5, 6, 7, 8, 10)), "sharing.mixture_likelihood"),
