@@ -43,7 +43,8 @@ def unpack(batch: Any, device: torch.device | None = None) -> Batch:
         *args, target = (_to(v, device) for v in batch)
         return Batch(tuple(args), {}, target)
     raise ValueError(
-        f"A batch must be (x, y), (x1, x2, ..., y) or a dict with labels, got {type(batch).__name__}."
+        f"A batch must be (x, y), (x1, x2, ..., y) or a dict with labels, got {type(batch).__name__}. Without labels "
+        "work compress with Plan(epochs=0), fisher_information with sampled=True, and predict."
     )
 
 

@@ -18,6 +18,7 @@ from pocketbayes.artifact import decode, encode, mean_weights
 from pocketbayes.artifact.portable import portable
 from pocketbayes.compression.stages import CompressionReport
 from pocketbayes.compression.steering import Steering
+from pocketbayes.runs import memory
 from pocketbayes.training import loop
 
 
@@ -434,3 +435,56 @@ def test_the_graph_changes_nothing_but_the_room_for_labels(trained: nn.Module, t
         pockets.append(decode(tmp_path / "model.pocket"))
     with_graph, without = pockets
     assert with_graph.graph and encode(replace(with_graph, graph=b"")).data == encode(without).data
+
+
+# --- what cannot be done -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [[], None, DataLoader(blobs(8, 0), 64, drop_last=True)])
+def test_without_data_it_says_how_few_are_enough(data: object, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"there are no data\. A few hundred inputs, labelled or not, are enough"
+    ):
+        pb.compress(net(), data, path=tmp_path / "a.pocket", max_bytes="2KB")  # type: ignore[arg-type]
+
+
+def test_unlabelled_data_are_refused_where_labels_are_needed(tmp_path: Path) -> None:
+    model, inputs = net(), [x for x, _ in TRAIN]
+    before = copy.deepcopy(model.state_dict())
+    for loader in (inputs, [(x,) for x in inputs]):
+        with pytest.raises(
+            ValueError, match=r"A batch must be \(x, y\).*Without labels work compress with Plan"
+        ):
+            pb.compress(
+                model, loader, path=tmp_path / "a.pocket", max_bytes="2KB", num_data=512, progress=False
+            )
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("epochs", "each"), [(4, 44), (0, 28)])
+def test_a_network_larger_than_memory_is_told_what_it_would_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: int, each: int
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 99 kB\nMemAvailable:    16 kB\n")
+    monkeypatch.setattr(memory, "MEMINFO", meminfo)
+    weights = sum(p.numel() for p in net().parameters())
+    found = rf"compress: {weights} weights take at least 0\.0 GB \({each} bytes each\), and 0\.0 GB are free"
+    with pytest.raises(MemoryError, match=found):
+        pb.compress(net(), TRAIN, path=tmp_path / "a.pocket", max_bytes="2KB", plan=pb.Plan(epochs=epochs))
+    meminfo.write_text("MemAvailable: 1000000 kB\n")
+    memory.require_memory("compress", weights, each, "")
+
+
+def test_fisher_information_that_cannot_be_is_refused() -> None:
+    model = pb.bayesianize(net())
+    fisher = {
+        name: torch.ones_like(f) for name, f in pb.fisher_information(model, TRAIN, progress=False).items()
+    }
+    fisher["2.weight"][1, 2] = torch.nan
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=r"2\.weight: its Fisher information has NaN"):
+        pb.laplace_sigma(model, fisher, 512)
+    with pytest.raises(ValueError, match=r"2\.weight: its Fisher information has NaN"):
+        pb.share(model, pb.Paper(components=8), fisher=fisher)
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())

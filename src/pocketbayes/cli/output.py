@@ -103,7 +103,7 @@ def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return printable(f"{error.filename}: {error.strerror}.")
     message = printable(" ".join(str(error).split()))
-    if isinstance(error, (OSError, ValueError, ArithmeticError, ImportError)):
+    if isinstance(error, (OSError, ValueError, ArithmeticError, ImportError, MemoryError)):
         return message
     return f"{type(error).__name__}: {message} (this should not happen; --debug shows where it did)"
 

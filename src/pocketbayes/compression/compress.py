@@ -28,7 +28,7 @@ from pocketbayes.artifact.to_graph import Exported, export_or_warn
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.job import CompressionJob, given_posterior, laplace_posterior
 from pocketbayes.compression.plan import Budget, Plan
-from pocketbayes.compression.post_training import answered, refit, renew_norms, share_untrained
+from pocketbayes.compression.post_training import ENOUGH, answered, refit, renew_norms, share_untrained
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples, part
@@ -42,10 +42,12 @@ from pocketbayes.posterior.weights import stochastic_weights, unwrap
 from pocketbayes.prediction.answering import likelihood_for
 from pocketbayes.prediction.calibrate import calibrate
 from pocketbayes.prediction.evaluate import evaluate
+from pocketbayes.prediction.inputs import device_of
 from pocketbayes.prediction.scales import Scale, Scales, give_scales, scales_of
 from pocketbayes.runs import ranks
 from pocketbayes.runs.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from pocketbayes.runs.files import require_writable
+from pocketbayes.runs.memory import require_memory
 from pocketbayes.runs.randomness import forked
 from pocketbayes.runs.resume import Claim, claimed
 from pocketbayes.sharing.latent import make_latent
@@ -58,6 +60,8 @@ from pocketbayes.training.noise_scale import keep_noise, refit_noise, start_nois
 
 _NOISE = Scales(noise=8.713e-05)  # with as many digits as it may have
 _RESERVED = Scales(Scale(0.8713), Scale(0.9362))  # temperatures with as many digits as they may have
+TRAINED = 44  # bytes a weight: as it came 4, mu and rho 8, as they were 8, gradients 8, Adam 16
+UNTRAINED = 28  # as it came 4, mu and rho 8, as they were 8, on trial 8
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
 FIRST_BITS = 3.0  # a weight, where the search for a budget of loss begins
 LOST = 0.01  # nats of validation NLL, beyond which training is compared with labels that took none
@@ -133,9 +137,15 @@ def compress(
         raise ValueError("compress: the teacher has no fraction of the targets. Pass Plan(distillation=0.5).")
     if not plan.epochs and plan.posterior_epochs:
         raise ValueError("compress: epochs=0 is compression without training. Leave posterior_epochs at 0.")
+    if train_loader is None or (isinstance(train_loader, Sized) and not len(train_loader)):
+        raise ValueError(f"compress: there are no data. {ENOUGH}")
     ranks.once(lambda: require_writable(path))
     model = unwrap(model) if isinstance(model, nn.Module) else Modes(model)
     teachers = several(model if teacher is None else teacher) if plan.distillation or not plan.epochs else []
+    if (device_of(model) or torch.device("cpu")).type == "cpu":
+        weights = sum(p.numel() for p in model.parameters())
+        each, advice = (TRAINED, "With epochs=0 it takes less.") if plan.epochs else (UNTRAINED, "")
+        require_memory("compress", weights, each, f"{advice} Free some, or take a larger machine.".strip())
     ranks.require_same_network(model)
     known = likelihood is not None or scales_of(model).noise is not None
     likelihood = likelihood_for(model, likelihood) if known else None

@@ -31,6 +31,9 @@ from pocketbayes.sharing.share import require_mean_field, share
 from pocketbayes.training.distillation import frozen
 
 ROUNDS = 8  # of labels, each nearer to the budget
+ENOUGH = (
+    "A few hundred inputs, labelled or not, are enough for epochs=0, a few thousand with labels for training."
+)
 FILLED = 0.99  # of the budget is near enough
 
 _Norm = nn.modules.batchnorm._BatchNorm
@@ -54,9 +57,7 @@ def answered(
             found.append({**batch.kwargs, "target": target} if batch.kwargs else (*batch.args, target))
     if not all(ranks.gather(len(found))):
         lacks = "is empty" if ranks.count() == 1 else f"has fewer batches than the {ranks.count()} processes"
-        raise ValueError(
-            f"compress: the loader {lacks}. A few hundred inputs, labelled or not, are enough for epochs=0."
-        )
+        raise ValueError(f"compress: the loader {lacks}. {ENOUGH}")
     return found
 
 

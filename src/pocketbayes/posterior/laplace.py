@@ -136,9 +136,19 @@ def laplace_sigma(
         )
     found = {}
     for name, f in fisher.items():
+        require_fisher(name, f)
         precision = num_data * f + scale_of(prior, f) ** -2
         found[name] = (temperature / precision).sqrt()
     return found
+
+
+def require_fisher(name: str, fisher: Tensor) -> None:
+    """Complain about what no Fisher information can be."""
+    if not bool((torch.isfinite(fisher) & (fisher >= 0)).all()):
+        raise ValueError(
+            f"{name}: its Fisher information has NaN, infinity or negative numbers. "
+            "Pass what pb.fisher_information(model, loader) returns."
+        )
 
 
 def noise_cost(fisher: Mapping[str, Tensor], sigma: Mapping[str, Tensor]) -> float:

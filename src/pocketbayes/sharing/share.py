@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.moments import Codebook
+from pocketbayes.posterior.laplace import require_fisher
 from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian
 from pocketbayes.runs import ranks
 from pocketbayes.sharing.blend import ELLIPSE, blend_weights, component_moments
@@ -170,6 +171,7 @@ def _lookup(fisher: Mapping[str, Tensor], site: Site) -> Tensor:
         raise ValueError(
             f"{site.path}: no Fisher information given. Pass what pb.fisher_information(model, loader) returns."
         )
+    require_fisher(site.path, fisher[site.path])
     return fisher[site.path]
 
 
