@@ -16,6 +16,9 @@ from pocketbayes.artifact.pocket import MeanField, Pocket, Shared
 from pocketbayes.errors import ArtifactError, not_installed
 
 OLDEST = (1, 22)  # whose sessions take weights from outside, and share memory
+ACTIVATIONS = (
+    1 << 31
+)  # bytes that all passes of the process may take; a graph that asks for more ends in an error
 OVERHEAD = 1 << 18  # bytes of a session beside its weights, which it has twice: as drawn and as packed
 
 
@@ -40,7 +43,7 @@ def _share_memory(found: Any) -> None:
     memory = found.OrtMemoryInfo(
         "Cpu", found.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, found.OrtMemType.DEFAULT
     )
-    found.create_and_register_allocator(memory, None)
+    found.create_and_register_allocator(memory, found.OrtArenaCfg({"max_mem": ACTIVATIONS}))
 
 
 def _in_one_thread(runtime: Any) -> Any:
