@@ -6,7 +6,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check check-page fuzz reliability bench results docs dist clean
+.PHONY: help demo test test-slow check check-runtime check-page fuzz reliability bench results docs dist clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -55,6 +55,9 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 check-page: $(VENV)/.page  ## the report page in headless Chromium (CHROMIUM=PATH for one of your own)
 	test -n "$(CHROMIUM)" || command -v chromium || { $(SUDO) apt-get update && $(SUDO) apt-get install --yes chromium; }
 	$(BIN)/python -m pytest -m page tests/page
+
+check-runtime: $(VENV)/.test  ## a machine without torch, in an environment of its own: same answers, size, time
+	$(BIN)/python -m pytest -m slow -s tests/runtime
 
 SECONDS ?= 60
 fuzz: $(VENV)/.test  ## files that lie under right checksums, SECONDS=60 for each kind
