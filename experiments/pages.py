@@ -41,7 +41,10 @@ SUBJECTS = {  # by the name of the file
         "The shape of the noise",
         ("noise.width", "noise.regression", "noise.faces", "noise.open_cases", "noise.resnet20"),
     ),
-    "real": Page("Networks as people have them", ("real.resnet50", "exporting")),
+    "real": Page(
+        "Networks as people have them",
+        ("real.resnet50", "real.cifar", "real.defaults", "real.regression", "exporting"),
+    ),
     "digits": Page("Handwritten digits", ("calibration", "sharing.digits")),
 }
 PREFACE = """Written by `python -m experiments.pages` (`make results`) from the files in [experiments/results]({results}), not by hand.
