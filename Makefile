@@ -63,8 +63,9 @@ SECONDS ?= 60
 fuzz: $(VENV)/.test  ## files that lie under right checksums, SECONDS=60 for each kind
 	$(BIN)/python -m fuzz --seconds $(SECONDS)
 
-reliability: $(VENV)/.test  ## kills, faults and load; writes docs/reliability.md
+reliability: $(VENV)/.test  ## a thousand kills, faults and load: docs/results/reliability.md
 	$(BIN)/python -m experiments.reliability
+	$(BIN)/python -m experiments.pages
 
 bench: $(VENV)/.bench  ## ratios measured side by side with peers
 	$(BIN)/python -m benchmarks

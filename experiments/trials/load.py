@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
-from experiments.trials.works import BUDGET, PLAN, examples, network
+from experiments.trials.works import PLAN, examples, network
 
 THREADS = 8
 
@@ -116,15 +116,20 @@ def processes() -> dict[str, Any]:
 
 
 def dtypes() -> dict[str, Any]:
-    """Compressed, saved, loaded and asked in every type: NLL on the training data."""
+    """Compressed where that type can be trained, saved, loaded and asked in every type: NLL on the training data."""
     told = {}
     with TemporaryDirectory() as made:
+        path = Path(made) / "model.pocket"
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-            path, loader = Path(made) / f"{dtype}.pocket", examples(dtype)
-            model = network(dtype=dtype)
-            pb.compress(model, loader, path=path, max_bytes=BUDGET, plan=PLAN, graph=False, progress=False)
+            start = torch.float32 if dtype == torch.float16 else dtype
+            loader, model = examples(start), network(dtype=start)
+            pb.fit_map(model, loader, epochs=40, lr=1e-2, progress=False)
+            pb.compress(model, loader, path=path, max_bytes=800, plan=PLAN, graph=False, progress=False)
+            pb.save(pb.load(path, network(dtype=start)).to(dtype), path)
             loaded = pb.load(path, network(dtype=dtype))
-            told[str(dtype).removeprefix("torch.")] = round(float(pb.evaluate(loaded, loader).nll), 3)
+            told[str(dtype).removeprefix("torch.")] = round(
+                float(pb.evaluate(loaded, examples(dtype)).nll), 3
+            )
     spread = max(told.values()) - min(told.values())
     assert spread < 0.05, f"the types differ: {told}"
     model, x = pb.bayesianize(network()), inputs()

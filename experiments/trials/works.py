@@ -22,7 +22,7 @@ import pocketbayes as pb
 from pocketbayes.data.download import Remote, fetch
 from pocketbayes.runs.checkpoint import load_checkpoint
 
-PLAN = pb.Plan(epochs=2, finetune_epochs=1, temperature=0.01)
+PLAN = pb.Plan(epochs=2, finetune_epochs=1, temperature=1e-3)
 BUDGET = 400  # bytes
 CONTENT = np.random.default_rng(0).bytes(400_000)  # what is downloaded
 CHUNK = 10_000  # bytes that the server sends at a time

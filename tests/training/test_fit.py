@@ -359,6 +359,11 @@ BAD = {
     "labels out of range": (lambda: fit_on([(X, torch.tensor([0, 7]))]), ValueError, "Label 7"),
     "no number of data": (lambda: fit_on(DataLoader(Stream(), 8)), ValueError, "num_data"),
     "a plain model": (lambda: pb.fit(nn.Linear(4, 3), loader(), epochs=1), ValueError, "pb.bayesianize"),
+    "float16": (
+        lambda: pb.fit(pb.bayesianize(nets.mlp([4, 3]).half()), loader(), epochs=1),
+        ValueError,
+        "too coarse for Adam.*bfloat16",
+    ),
     "half an epoch": (lambda: pb.fit(model(), loader(), epochs=1.5), ValueError, "epochs must be a whole"),
     "no epochs": (lambda: pb.fit(model(), loader(), epochs=0), ValueError, "epochs"),
     "NaN in the data": (lambda: fit_on(with_nan()), NonFiniteError, "batch 2.*input 0"),

@@ -93,7 +93,7 @@ class TrainingRun:
         self.loader = task.loader if _reduces(task.model) else part(task.loader, alike=True)
         self.batches = length(self.loader)  # in an epoch
         groups = _parameter_groups(task.model, task.likelihood, settings)
-        self.optimizer = torch.optim.Adam(groups) if optimizer is None else optimizer(groups)
+        self.optimizer = _adam(groups) if optimizer is None else optimizer(groups)
         self.schedule = self._cosine() if schedule is None else schedule(self.optimizer)
         self.checks = FiniteChecks(task.model, task.likelihood)
         self.optimizer.zero_grad(set_to_none=True)  # whatever the caller left there is not ours
@@ -327,6 +327,15 @@ def _parameter_groups(model: nn.Module, likelihood: Likelihood, settings: Settin
 def _reduces(model: nn.Module) -> bool:
     """Whether the model averages gradients itself; each rank's batches are then its own, as is usual with it."""
     return isinstance(model, nn.parallel.DistributedDataParallel)
+
+
+def _adam(groups: list[dict[str, Any]]) -> torch.optim.Adam:
+    if any(p.dtype == torch.float16 for group in groups for p in group["params"]):
+        raise ValueError(
+            "float16 is too coarse for Adam: squares of gradients round to zero, and steps become infinite. "
+            "Train in float32 or bfloat16 (model.float()); the file that comes out loads into a float16 network too."
+        )
+    return torch.optim.Adam(groups)
 
 
 def _no_sync(model: nn.Module) -> AbstractContextManager[Any]:
