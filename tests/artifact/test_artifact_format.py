@@ -164,6 +164,15 @@ def test_a_tensor_of_one_number_takes_a_number_in_the_header(values: np.ndarray,
     assert (inspect(encoded.data).tensors[0].bits == 0) == constant
 
 
+@pytest.mark.parametrize("values", [[-0.0] * 4, [0.0, -0.0] * 2, [1e-60, 3e-60, 0.0, 1e-60], [0.5000001] * 9])
+def test_what_rounding_makes_one_number_takes_a_number_in_the_header(values: list[float]) -> None:
+    for dtype in (np.float32, np.float64):
+        encoded = encode(Pocket(tensors={"t": Plain(values=np.array(values, dtype))}))
+        assert "PLAN" not in encoded.sizes
+        assert encode(decode(encoded.data)).data == encoded.data
+        assert np.abs(decode(encoded.data).tensors["t"].values - values).max() < 1e-4
+
+
 def test_a_sigma_below_the_smallest_float_is_stored_as_that() -> None:
     sigma = np.float64([1e-60, 1e-3])
     for bits in (16, 32, 64):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import pocketbayes as pb
 from fuzz.defects import BOMBS, shared
-from fuzz.pockets import changed, seal, sections_of, squeeze
+from fuzz.pockets import changed, seal, sections_of, squeeze, unchecked
 from pocketbayes.artifact import (
     Codebook,
     MeanField,
@@ -128,6 +129,17 @@ SENSELESS = {
     | {"exponent": -1.5, "shift": 0.0},
     "no law": {"family": "Averaged", "noise": [], "devices": 2},
 }
+
+
+@pytest.mark.parametrize("family", ["Empirical", "QuantileTable"])
+@pytest.mark.parametrize("values", [[-1e308, 1e308], [0.0, np.inf], [0.0, np.nan], [1.0]], ids=str)
+def test_measured_values_are_checked_where_the_file_is_read(family: str, values: list[float]) -> None:
+    noise = {"family": family, "values": {"array": "measured"}}
+    good = Pocket(tensors={}, noise=noise, extras={"measured": np.array([-1.0, 1.0])})
+    pocket = replace(good, extras={"measured": np.array(values)})
+    assert decode(encode(good).data).noise == noise
+    with pytest.raises(ArtifactError, match=r"noise: .*two or more numbers, at most 2\^127"):
+        decode(unchecked(pocket))
 
 
 @pytest.mark.parametrize("name", [*NOISES, *SENSELESS])

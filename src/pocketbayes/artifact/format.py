@@ -109,8 +109,8 @@ def _plain_rows(modes: list[dict[str, Entry]], at: Precision) -> dict[str, Heade
         if isinstance(first, Plain):
             values = [entry.values for tensors in modes if isinstance(entry := tensors[name], Plain)]
             together = np.concatenate([v.reshape(-1) for v in values])
-            constant = numbers.constant_of(together, first.dtype)
             code = numbers.plain_code(together, first.dtype, first.bits or at.plain)
+            constant = numbers.stored_constant(together, first.dtype, code)
             same = constant is not None or len({numbers.pack(v, code) for v in values}) == 1
             kind = "c" if len(modes) > 1 and same else "p"
             row = HeaderRow(name=name, kind=kind, shape=first.shape, dtype=first.dtype)

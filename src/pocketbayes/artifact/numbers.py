@@ -67,6 +67,14 @@ def constant_of(values: Array, dtype: str) -> float | int | None:
     return found if is_constant(found, dtype) and len(json.dumps(found)) < flat.size else None
 
 
+def stored_constant(values: Array, dtype: str, code: str) -> float | int | None:
+    """The one number that all values are, or that all become when they are stored by that code; else None."""
+    found = constant_of(values, dtype)
+    if found is None and is_float(dtype) and code not in RAW.values():
+        return constant_of(unpack(pack(values, code), code).astype(as_numpy(dtype)), dtype)
+    return found
+
+
 def is_constant(value: object, dtype: str) -> bool:
     """Whether a number in JSON is one of that type, exactly."""
     if dtype == "bool":

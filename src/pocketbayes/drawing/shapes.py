@@ -225,8 +225,8 @@ def _numbers(d: Mapping[str, Any], name: str, low: float = -math.inf) -> tuple[f
 
 def _array(d: Mapping[str, Any]) -> Array:
     values = np.asarray(d["values"], np.float64)
-    if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all():
-        raise ValueError("noise: measured values must be a list of two or more finite numbers.")
+    if values.ndim != 1 or len(values) < 2 or not (np.abs(values) <= 2.0**127).all():  # no NaN either
+        raise ValueError("noise: measured values must be a list of two or more numbers, at most 2^127.")
     return np.sort(values)
 
 
