@@ -503,6 +503,11 @@ MALFORMED = {
     "no optimizer": lambda tree: {k: v for k, v in tree.items() if k != "optimizer"},
     "another optimizer": lambda tree: {**tree, "optimizer": {"state": {}, "param_groups": []}},
     "no weights": lambda tree: {**tree, "trained": {}},
+    "nothing for weights": lambda tree: {**tree, "trained": None},
+    "random numbers from far away": lambda tree: {
+        **tree,
+        "random": {**tree["random"], "numpy": (*tree["random"]["numpy"][:2], 1 << 40, 0, 0.0)},
+    },
     "a list of weights": lambda tree: {**tree, "trained": [1, 2]},
     "a state of something else": lambda tree: {**tree, "state": {**tree["state"], "moon": 1}},
     "no random numbers": lambda tree: {**tree, "random": {"torch": torch.zeros(3)}},

@@ -71,7 +71,7 @@ class Checkpoints:
         tree = ranks.once(lambda: load_checkpoint(path))
         with _malformed_is_an_artifact_error(path):
             facts, best = dict(tree["facts"]), tree["state"]["best"]
-            held = [_shapes(run, trained) for trained in (tree["trained"], best) if trained is not None]
+            held = [_shapes(run, trained) for trained in (tree["trained"], best or tree["trained"])]
         require_same(path, facts, self.facts, advice=ADVICE)
         for shapes in held:
             require_same(path, shapes, _shapes(run, run.trained()), advice=ADVICE)
@@ -187,7 +187,15 @@ def _short(found: Any) -> str:
 def _malformed_is_an_artifact_error(path: Path) -> Iterator[None]:
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        RuntimeError,
+        OverflowError,
+    ) as error:
         raise ArtifactError(
             f"{path}: not a checkpoint of this run, or a malformed one ({type(error).__name__}: {error}). {ADVICE}"
         ) from error
