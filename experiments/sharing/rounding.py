@@ -98,27 +98,35 @@ def round_weights(net: nn.Module, loader: Iterable[Any]) -> None:
 # --- the file ----------------------------------------------------------------------------------------------------
 
 
-def in_pocket_form(net: nn.Module) -> nn.Module:
-    """A copy whose weights are labels of one codebook: where a norm follows, integers, with the step in its scale."""
-    twin = copy.deepcopy(net)
-    fold_statistics(twin)
-    layers = [m for m in twin.modules() if isinstance(m, (nn.Conv2d, nn.Linear, BatchNorm))]
-    norm_after = {id(layer): norm for layer, norm in pairwise(layers) if isinstance(norm, BatchNorm)}
+def in_pocket_form(net: nn.Module, plain: nn.Module) -> nn.Module:
+    """The plain network with weights that are labels of one codebook: where a norm follows, integers, with the step in
+    its scale.
+    """
+    state = {
+        name.replace(".parametrizations.weight.original", ".weight"): t
+        for name, t in net.state_dict().items()
+    }
+    plain.load_state_dict({name: t for name, t in state.items() if not name.endswith(".step")})
+    fold_statistics(plain)
+    layers = [m for m in plain.modules() if isinstance(m, (nn.Conv2d, nn.Linear, BatchNorm))]
+    norm_after = {layer: norm for layer, norm in pairwise(layers) if isinstance(norm, BatchNorm)}
+    own = [layer for layer in layers if not isinstance(layer, BatchNorm)]
     weights = []
-    for module, rounding in rounded_layers(twin):
-        q, norm = integers(module, rounding), norm_after.get(id(module))
-        if norm is not None:
+    for layer, (module, rounding) in zip(own, rounded_layers(net), strict=True):
+        norm, weight = norm_after.get(layer), integers(module, rounding)
+        if norm is None:
+            weight *= rounding.step
+        else:
             with torch.no_grad():
                 norm.weight.mul_(rounding.step)
-        weights.append(q if norm is not None else q * rounding.step)
-        parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
+        weights.append(weight)
     values, labels = torch.cat([w.flatten() for w in weights]).unique(return_inverse=True)
-    pb.bayesianize(twin, prior=pb.ZeroMean(1.0), sigma=pb.Absolute(NARROW))
+    pb.bayesianize(plain, prior=pb.ZeroMean(1.0), sigma=pb.Absolute(NARROW))
     pieces = labels.to(label_dtype(len(values) + 1)).split([w.numel() for w in weights])
     shaped = [piece.view(w.shape) for piece, w in zip(pieces, weights, strict=True)]
     book = Codebook(values, torch.full_like(values, NARROW))
-    install(twin, stochastic_weights(twin), book, shaped, [None] * len(shaped))
-    return twin
+    install(plain, stochastic_weights(plain), book, shaped, [None] * len(shaped))
+    return plain
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,9 @@ class Writer:
         images = self.bench.held_out()
         card = card_of("resnet20", self.bench.architecture(), images).metadata()
         example = images.inputs(slice(0, 2))
-        return pb.save(in_pocket_form(net), path, precision=SHORT, metadata=card, example=example).total
+        return pb.save(
+            in_pocket_form(net, self.bench.fresh()), path, precision=SHORT, metadata=card, example=example
+        ).total
 
 
 def fill(net: nn.Module, path: Path, max_bytes: int, write: Writer) -> int:

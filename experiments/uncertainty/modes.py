@@ -1,21 +1,20 @@
-"""Several networks as the modes of one file: ResNet-20/CIFAR-10, three modes in 200 KB and two of them in 128 KB.
+"""Several networks as the modes of one file: ResNet-20/CIFAR-10, two modes in 128 KB and three in 200 KB.
 
-    python -m experiments.uncertainty.modes --data DIR
+    python -m experiments.uncertainty.modes --data DIR --parts two-modes three-modes
 
 The networks are our own, trained from scratch by `experiments.sharing.train_network` with --seed 0, 1 and 2.  `pb.compress`
 makes them the modes of one posterior within one budget, by the recipe of `experiments.sharing.frontier`; each mode is
-taught by all of them.  A mode may be left out of a file: the smaller file has the two modes that validation images
-prefer, as they are.  Temperatures are fitted to validation images too.  The test images are used once for
-each file, loaded back from disk, in one pass of each mode.  Killed and started again, it goes on where it was.
+taught by all of them.  Temperatures are fitted to validation images and written into the file.  The test images are used
+once for each file, loaded back from disk, in one pass of each mode.  Killed and started again, it goes on where it was.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,27 +25,34 @@ from experiments.record import RESULTS, versions, write_result
 from experiments.sharing.bench import Bench, arguments, bench_of
 from experiments.sharing.frontier import CALM, SHORT
 from experiments.sharing.train_network import MODELS, load_start, start_path
-from experiments.uncertainty.scores import Said, asked, both_scores, fitted_temperature, scores
+from experiments.uncertainty.scores import asked, both_scores, scores
 from pocketbayes.artifact import inspect
 from pocketbayes.artifact.card import card_of
 from pocketbayes.artifact.reader import decode
 from pocketbayes.artifact.store import write
-from pocketbayes.posterior.modes import modes_of
 from pocketbayes.prediction.scales import Scales, scales_of
 from pocketbayes.runs.files import write_atomically
 
-COMMAND = "python -m experiments.uncertainty.modes --data DIR"
 RESULT = RESULTS / "uncertainty/modes.json"
 ROWS = RESULTS / "uncertainty/rows"
-SEEDS = (0, 1, 2)
-BUDGETS = {"three-modes": 200_000, "two-modes": 128_000}  # bytes
-TRAINED = 189_400  # bytes of three modes, of which two are within their budget
-PLAN = replace(CALM, lr=2e-3, fisher_batches=100)  # for few bits a weight, whose labels move faster
+TEMPERATURES = 100  # bytes that they take in the file, at most
+PLAN = replace(CALM, lr=2e-3, epochs=2, fisher_batches=100)  # for few bits a weight, whose labels move faster
 
 
-def networks(models: Path) -> list[nn.Module]:
+class Part(NamedTuple):
+    """One file."""
+
+    seeds: tuple[int, ...]  # of the networks that become its modes
+    max_bytes: int
+    plan: pb.Plan = PLAN
+
+
+PARTS = {"two-modes": Part((0, 1), 128_000), "three-modes": Part((0, 1, 2), 200_000)}
+
+
+def networks(models: Path, seeds: Iterable[int]) -> list[nn.Module]:
     """One of each seed."""
-    paths = [start_path(models, "cifar10", seed) for seed in SEEDS]
+    paths = [start_path(models, "cifar10", seed) for seed in seeds]
     if missing := [path.name for path in paths if not path.exists()]:
         raise FileNotFoundError(
             f"There is no {', '.join(missing)} in {models}. Make it by experiments.sharing.train_network."
@@ -54,61 +60,36 @@ def networks(models: Path) -> list[nn.Module]:
     return [load_start(path, 3) for path in paths]
 
 
-def card(bench: Bench) -> dict[str, Any]:
-    return card_of("resnet20", bench.architecture(), bench.test_set()).metadata()
-
-
-def three_modes(bench: Bench, path: Path) -> None:
+def compressed(bench: Bench, part: Part, path: Path) -> None:
     """The file, without temperatures."""
     report = pb.compress(
-        networks(bench.network.parent),
+        networks(bench.network.parent, part.seeds),
         bench.training(),
         path=path,
-        max_bytes=TRAINED,
-        plan=PLAN,
+        max_bytes=part.max_bytes - TEMPERATURES,
+        plan=part.plan,
         precision=SHORT,
-        metadata=card(bench),
+        metadata=card_of("resnet20", bench.architecture(), bench.test_set()).metadata(),
         checkpoints=path.with_suffix(""),
         progress=False,
     )
     print(report, flush=True)
 
 
-def two_modes(bench: Bench, three: Path, path: Path) -> list[int]:
-    """The file, without temperatures, of the modes of the larger one that validation images prefer."""
-    modes, held_out = modes_of(pb.load(three, bench.fresh())), bench.held_out()
-    said = asked(pb.Modes(modes), held_out)
-    pairs = {pair: nll_of(said, pair) for pair in itertools.combinations(range(len(modes)), 2)}
-    best = min(pairs, key=lambda pair: pairs[pair])
-    pair = pb.Modes([modes[number] for number in best])
-    pb.save(pair, path, precision=SHORT, metadata=card(bench), example=held_out.inputs(slice(0, 2)))
-    return list(best)
-
-
-def nll_of(said: Said, modes: tuple[int, ...]) -> float:
-    """Of some of the modes, with the temperature that suits them."""
-    some = Said(said.passes[list(modes)], said.labels)
-    return both_scores(some, fitted_temperature(some))["calibrated"]["nll"]
-
-
-def made(bench: Bench, name: str) -> dict[str, Any]:
-    """The file of that name under --work, with its temperature, and its scores."""
+def made(bench: Bench, name: str, part: Part) -> dict[str, Any]:
+    """The file of that name under --work, with its temperatures, and its scores."""
     bench.work.mkdir(parents=True, exist_ok=True)
-    path, three = (bench.work / f"{each}.pocket" for each in (name, "three-modes"))
-    numbers = list(range(len(SEEDS)))
-    if name == "two-modes":
-        numbers = two_modes(bench, three, path)
-    elif not path.exists():
-        three_modes(bench, path)
+    path = bench.work / f"{name}.pocket"
+    if not path.exists():
+        compressed(bench, part, path)
     model = pb.load(path, bench.fresh())
     validation = asked(model, bench.held_out())
-    pb.calibrate(model, bench.validation(), samples=2 * len(numbers), sigmas=False)
+    pb.calibrate(model, bench.validation(), samples=2 * len(part.seeds), sigmas=False)
     temperature = scales_of(model).mean.temperature
     write_scales(path, scales_of(model))
     test = asked(pb.load(path, bench.fresh()), bench.test_set())
     return {
         "bytes": path.stat().st_size,
-        "seeds": [SEEDS[number] for number in numbers],
         "sections": inspect(path).sections,
         "validation": both_scores(validation, temperature),
         "test": both_scores(test, temperature),
@@ -127,21 +108,26 @@ def publish(bench: Bench, name: str, run: dict[str, Any]) -> None:
     path = bench.work / f"{name}.pocket"
     if path.exists():
         write_atomically(MODELS / f"resnet20-cifar10-{name}.pocket", path.read_bytes())
-        write_result(MODELS / f"resnet20-cifar10-{name}.json", {"command": COMMAND, **run})
+        write_result(MODELS / f"resnet20-cifar10-{name}.json", {"command": command([name]), **run})
+
+
+def command(parts: Iterable[str]) -> str:
+    return f"python -m experiments.uncertainty.modes --data DIR --parts {' '.join(parts)}"
 
 
 def main() -> None:
     parser = arguments(__doc__)
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
     parser.set_defaults(rows=ROWS, work=Path("runs/uncertainty"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     bench, runs = bench_of(args), {}
-    for name in BUDGETS:
-        runs[name] = bench.measured(
-            name, partial(made, bench, name), {"plan": asdict(PLAN), "bytes": TRAINED}
-        )
-        publish(bench, name, runs[name])
-        write_result(RESULT, {"command": COMMAND, "files": runs, "versions": versions()})
+    for name, part in PARTS.items():
+        if name in args.parts or (bench.rows / f"{name}.json").exists():
+            settings = {**part._asdict(), "plan": asdict(part.plan)}
+            runs[name] = bench.measured(name, partial(made, bench, name, part), settings)
+            publish(bench, name, runs[name])
+            write_result(RESULT, {"command": command(runs), "files": runs, "versions": versions()})
 
 
 # --- the page ----------------------------------------------------------------------------------------------------
@@ -174,13 +160,12 @@ def section(result: dict[str, Any]) -> str:
         for name, run in files.items()
     )
     spent = cost(run["seconds"] for run in files.values())
-    plan = files["three-modes"]["settings"]["plan"]
+    plan = next(iter(files.values()))["settings"]["plan"]
     return f"""## Several modes in one file
 
-{measured(result, "seed 0", spent)} Three networks trained apart, from scratch, become the modes of one posterior, which share a
-codebook and frequency tables; the budget is for all of them. {plan["epochs"]} epochs, {plan["distillation"]:.0%} of the targets from the
-three networks. The smaller file has the two modes that validation images prefer, as they are in the larger one. 10,000 test images,
-one pass through the means of each mode, files loaded from disk, temperatures from 2,500 validation images.
+{measured(result, "seed 0", spent)} Networks trained apart, from scratch, become the modes of one posterior, which share a codebook and
+frequency tables; the budget is for all of them. {plan["epochs"]} epochs, {plan["distillation"]:.0%} of the targets from the networks
+themselves. 10,000 test images, one pass through the means of each mode, files loaded from disk, temperatures from 2,500 validation images.
 
 {table("| | bytes | passes | accuracy (%) | NLL | NLL with temperature | ECE with temperature | accuracy of each mode (%) |", rows)}
 """

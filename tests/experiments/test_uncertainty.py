@@ -48,14 +48,14 @@ def test_scales_are_written_into_a_file_that_stays_the_same_otherwise(tmp_path: 
     assert torch.equal(pb.read(path)["weight"].mu, before["weight"].mu)
 
 
-@pytest.mark.parametrize("name", modes.BUDGETS)
+@pytest.mark.parametrize("name", modes.PARTS)
 def test_a_file_with_modes_is_the_one_of_its_record_within_its_budget(name: str) -> None:
     path = MODELS / f"resnet20-cifar10-{name}.pocket"
     if not path.exists():
         pytest.skip(f"{path.name} has not been made")
     record = json.loads(path.with_suffix(".json").read_text())
-    assert path.stat().st_size == record["bytes"] <= modes.BUDGETS[name]
+    assert path.stat().st_size == record["bytes"] <= modes.PARTS[name].max_bytes
     assert record["test"] == json.loads(modes.RESULT.read_text())["files"][name]["test"]
     loaded = pb.load(path, pb.nets.resnet20())
-    assert len(loaded) == len(record["seeds"])
+    assert len(loaded) == len(modes.PARTS[name].seeds)
     assert scales_of(loaded).mean.temperature == record["test"]["temperature"]
