@@ -32,7 +32,9 @@ SUBJECTS = {  # by the name of the file
         (*(f"sharing.table{n}" for n in (4, 5, 6, 7, 8, 10)), "sharing.mixture_likelihood"),
     ),
     "tabular": Page("Weight sharing on tables of numbers", ("sharing.tabular",)),
-    "uncertainty": Page("What uncertainty costs and buys", ("stopping", "uncertainty.modes")),
+    "uncertainty": Page(
+        "What uncertainty costs and buys", ("uncertainty.table", "uncertainty.modes", "stopping")
+    ),
     "structure": Page(
         "Structured partial stochasticity",
         ("structure.one_dimension", "structure.uci", "structure.digits", "structure.resnet20"),

@@ -29,11 +29,13 @@ from experiments.markdown import cost, measured, table
 from experiments.record import RESULTS, versions, write_result
 from experiments.sharing.bench import Bench, arguments, bench_of
 from experiments.sharing.frontier import CALM, SHORT
+from experiments.sharing.train_network import MODELS
 from experiments.uncertainty.scores import asked, both_scores, fitted_temperature
 from pocketbayes.artifact.card import card_of
 from pocketbayes.moments import Codebook
 from pocketbayes.posterior.norms import BatchNorm, fold_statistics
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.runs.files import write_atomically
 from pocketbayes.sharing.install import install
 from pocketbayes.sharing.mixture import label_dtype
 from pocketbayes.training.compiled import compiling_pays
@@ -135,35 +137,36 @@ class Writer:
 
     bench: Bench
 
-    def __call__(self, net: nn.Module, path: Path) -> int:
+    def __call__(self, net: nn.Module, path: Path, *, graph: bool = True) -> int:
         """Returns the bytes."""
         images = self.bench.held_out()
         card = card_of("resnet20", self.bench.architecture(), images).metadata()
-        example = images.inputs(slice(0, 2))
-        return pb.save(
-            in_pocket_form(net, self.bench.fresh()), path, precision=SHORT, metadata=card, example=example
-        ).total
+        example = images.inputs(slice(0, 2)) if graph else None
+        pocket = in_pocket_form(net, self.bench.fresh())
+        return pb.save(pocket, path, precision=SHORT, metadata=card, example=example).total
 
 
 def fill(net: nn.Module, path: Path, max_bytes: int, write: Writer) -> int:
     """The file with the smallest steps that fit, to a thousandth; returns its bytes."""
     low, high = 1.0, 1.0  # factors on the steps: too small, large enough
     given = [rounding.step.clone() for _, rounding in rounded_layers(net)]
+    room = max_bytes - write(net, path) + write(net, path, graph=False)
 
-    def size(factor: float) -> int:
-        with torch.no_grad():
-            for (_, rounding), step in zip(rounded_layers(net), given, strict=True):
-                rounding.step.copy_(factor * step)
-        return write(net, path)
+    @torch.no_grad()
+    def fits(factor: float) -> bool:
+        for (_, rounding), step in zip(rounded_layers(net), given, strict=True):
+            rounding.step.copy_(factor * step)
+        return write(net, path, graph=False) <= room
 
-    while size(high) > max_bytes:
-        low, high = high, 1.02 * high
-    while low == high or size(low) <= max_bytes:
-        low, high = low / 1.02, low
-    while high / low > 1.001:
+    while not fits(high):
+        low, high = high, 1.05 * high
+    while low == high or fits(low):
+        low, high = low / 1.05, low
+    while high / low > 1.002:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if size(middle) > max_bytes else (low, middle)
-    return size(high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    fits(high)
+    return write(net, path)
 
 
 # --- training ----------------------------------------------------------------------------------------------------
@@ -243,6 +246,11 @@ def main() -> None:
         str(size): bench.measured(str(size), partial(make, bench, size), settings | {"max_bytes": size})
         for size in args.bytes
     }
+    for size, run in runs.items():
+        path = bench.work / f"rounding-{size}.pocket"
+        if path.exists():
+            write_atomically(MODELS / f"resnet20-cifar10-{path.name}", path.read_bytes())
+            write_result(MODELS / f"resnet20-cifar10-{path.stem}.json", {"command": COMMAND, **run})
     write_result(RESULT, {"command": COMMAND, "files": runs, "versions": versions()})
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import pocketbayes as pb
+from experiments.sharing import rounding
 from experiments.sharing.train_network import MODELS
-from experiments.uncertainty import modes
+from experiments.uncertainty import corruptions, modes
 from experiments.uncertainty.scores import Said, both_scores, fitted_temperature
+from pocketbayes.artifact import Precision
 from pocketbayes.prediction.scales import Scale, Scales, scales_of
 
 
@@ -59,3 +62,55 @@ def test_a_file_with_modes_is_the_one_of_its_record_within_its_budget(name: str)
     loaded = pb.load(path, pb.nets.resnet20())
     assert len(loaded) == len(modes.PARTS[name].seeds)
     assert scales_of(loaded).mean.temperature == record["test"]["temperature"]
+
+
+def images(x: torch.Tensor) -> pb.data.DataSet:
+    scaling = pb.data.Scaling(torch.zeros(3), torch.ones(3), 255.0)
+    return pb.data.DataSet(
+        name="", x=x, y=torch.zeros(len(x), dtype=torch.long), classes=("a",), scaling=scaling
+    )
+
+
+def test_corruptions_do_what_they_are_called_and_more_of_it_at_greater_strength() -> None:
+    g = torch.Generator().manual_seed(0)
+    rough = 90 + 70 * torch.rand(8, 3, 8, 8, generator=g)
+    x = nn.functional.interpolate(rough, size=32, mode="bilinear").to(torch.uint8)
+    found = {name: bad.x.float() for name, bad in corruptions.corrupted(images(x))}
+    assert len(found) == 15
+    moved = {name: float((bad - x.float()).square().mean().sqrt()) for name, bad in found.items()}
+    for kind in ("noise", "blur", "contrast", "brightness", "pixelation"):
+        assert moved[f"{kind} 1"] < moved[f"{kind} 2"] < moved[f"{kind} 3"]
+    assert moved["noise 2"] == pytest.approx(16.0, rel=0.02)
+    assert moved["brightness 3"] == pytest.approx(96.0, abs=2.0)  # some reach white
+    assert float(found["contrast 2"].std()) == pytest.approx(0.4 * float(x.float().std()), rel=0.02)
+    assert torch.equal(found["pixelation 3"][..., ::2, ::2], found["pixelation 3"][..., 1::2, 1::2])
+    flat = images(torch.full((1, 3, 32, 32), 77, dtype=torch.uint8))
+    assert all(
+        bool((bad.x == 77).all())
+        for name, bad in corruptions.corrupted(flat)
+        if name.startswith(("blur", "pix"))
+    )
+
+
+def test_a_rounded_network_is_the_same_in_its_file(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net, x = pb.nets.resnet20().eval(), torch.randn(4, 3, 32, 32)
+    for module in net.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            step = 0.5 * float(module.weight.detach().std())
+            torch.nn.utils.parametrize.register_parametrization(module, "weight", rounding.Rounded(step))
+    model = rounding.in_pocket_form(net, pb.nets.resnet20())
+    pb.save(model, tmp_path / "rounded.pocket", precision=Precision(plain=32, mu=32))
+    loaded = pb.load(tmp_path / "rounded.pocket", pb.nets.resnet20())
+    with torch.no_grad():
+        torch.testing.assert_close(
+            pb.predict(loaded, x, samples="mean").probs.float(), net(x).softmax(1), atol=1e-4, rtol=1e-3
+        )
+    layer = rounding.rounded_layers(net)[3]
+    counts = np.unique(rounding.integers(*layer).numpy(), return_counts=True)[1]
+    alone = stats.entropy(counts, base=2) * counts.sum()
+    for module, each in rounding.rounded_layers(net):
+        if module is not layer[0]:
+            each.step.fill_(1e9)  # all zeros: no bits
+    assert rounding.entropy(net) == pytest.approx(alone)
