@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -57,6 +58,29 @@ def test_every_command_and_its_result_are_documented(command: str) -> None:
     section = DOCS.partition(f"\n## {command}\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
     assert isinstance(json.loads(example), dict)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("pocketbayes comp", ["compress"]),
+        (
+            "pocketbayes compress --max",
+            ["--max-bytes", "--max-accuracy-drop", "--max-nll-rise", "--max-risk"],
+        ),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_POCKETBAYES_COMPLETE": "complete_bash"}
+    ended = subprocess.run(
+        [sys.executable, "-c", "from pocketbayes.cli import main; main([])"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.stdout.split() == offered
 
 
 def test_importing_the_package_is_quick_and_needs_no_torch() -> None:

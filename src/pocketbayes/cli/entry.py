@@ -33,7 +33,6 @@ app = typer.Typer(
     help="Any PyTorch network as a compressed Bayesian one, in one small file.",
     epilog="Each command has its own help with examples: `pocketbayes compress --help`",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
