@@ -71,7 +71,11 @@ def test_every_command_and_its_result_are_documented(command: str) -> None:
     ],
 )
 def test_a_shell_completes_commands_and_options(typed: str, offered: list[str]) -> None:
-    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_POCKETBAYES_COMPLETE": "complete_bash"}
+    asked = {
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ")),
+        "_POCKETBAYES_COMPLETE": "complete_bash",
+    }
     ended = subprocess.run(
         [sys.executable, "-c", "from pocketbayes.cli import main; main([])"],
         env={**os.environ, **asked},

@@ -6,6 +6,7 @@ import copy
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,10 +37,12 @@ from pocketbayes.prediction.scales import Scale, Scales, scales_of
 from pocketbayes.prediction.threshold import choose_threshold, selective
 from pocketbayes.runs import ranks
 from pocketbayes.runs.files import require_writable, write_atomically
+from pocketbayes.runs.progress import whole
 from pocketbayes.runs.workbench import Workbench, digest
 
 # Numbers known only after training stand in for themselves until then, with more digits than they will have.
 _SIGMA, _UNSURE, _QUANTILE = 0.73184926, 0.91736482, 0.847315
+TRAINING = 3  # passes that training by an example takes, forwards and backwards
 _ONLY_AFTER = {"out", "folder", "page", "ood", "test_samples", "max_risk"}  # may change in a resumed run
 
 
@@ -79,10 +82,24 @@ class Job:
         settings = {**own, "digest of the weights": digest(given.weights)}
         bench = Workbench(self.out.with_suffix(".checkpoints"), settings, restart=given.restart)
         before = copy.deepcopy(start.network).eval()
-        done = bench.read("record") or self._compress(bench, start, train, validation)
-        record = self._finish(bench, done, start, before, validation, ood)
+        with whole("compress", self._shares(start, train, validation)) as part:
+            with part("compress"):
+                done = bench.read("record") or self._compress(bench, start, train, validation)
+            record = self._finish(part, bench, done, start, before, validation, ood)
         bench.clear()
         return record
+
+    def _shares(self, start: Start, train: DataSet, validation: DataSet | None) -> dict[str, float]:
+        """Roughly what each part takes, in passes of one example."""
+        given, test = self.given, len(start.data.test)
+        steps = sum(given.plan.shares(given.budget, -(-len(train) // given.batch_size)).values())
+        return {
+            "compress": TRAINING * given.batch_size * steps,
+            "validation": given.test_samples * (0 if validation is None else len(validation)),
+            "before": test,
+            "after": given.test_samples * test,
+            "page": given.test_samples * test if given.page else 0,
+        }
 
     # --- before ------------------------------------------------------------------------------------------------
 
@@ -148,6 +165,7 @@ class Job:
 
     def _finish(
         self,
+        part: Callable[[str], AbstractContextManager[None]],
         bench: Workbench,
         done: dict[str, Any],
         start: Start,
@@ -163,15 +181,16 @@ class Job:
         after = NetworkPredictor(model=model, card=card)
         record = {**facts(self.given.call), "file": self.out.name, "budget": self.budget, **done}
         record["plain_bytes"] = plain_bytes
-        after, record["validation"], record["unsure"] = self._judge(after, validation)
+        with part("validation"):
+            after, record["validation"], record["unsure"] = self._judge(after, validation)
         record["bytes"], record["sections"] = self._write(bench, after.card)
         record["ratio"] = record["plain_bytes"] / record["bytes"]
         test = start.data.test
         plain = NetworkPredictor(model=before, card=start.card)
-        scores = {
-            side: dict(predictor.evaluate(test.x, test.y, progress=True, **self.draws))
-            for side, predictor in (("before", plain), ("after", after))
-        }
+        scores = {}
+        for side, predictor in (("before", plain), ("after", after)):
+            with part(side):
+                scores[side] = dict(predictor.evaluate(test.x, test.y, progress=True, **self.draws))
         record["test"] = {"examples": len(test), **self.draws, **scores}
         record["warnings"] = warnings_of(scores["before"], scores["after"], record["bytes"])
         page = self.out.with_suffix(".html")
@@ -181,7 +200,8 @@ class Job:
         write_atomically(self.out.with_suffix(".json"), json.dumps(finite(record), indent=1).encode())
         if self.given.page:
             known: dict[str, Any] = {"before": before, "ood": ood, "record": finite(record)}
-            write_story(page, self.out, after, test, **known, **self.draws)
+            with part("page"):
+                write_story(page, self.out, after, test, **known, **self.draws)
         return record
 
     def _judge(

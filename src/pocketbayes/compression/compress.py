@@ -48,6 +48,7 @@ from pocketbayes.runs import ranks
 from pocketbayes.runs.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from pocketbayes.runs.files import require_writable
 from pocketbayes.runs.memory import require_memory
+from pocketbayes.runs.progress import whole
 from pocketbayes.runs.randomness import forked
 from pocketbayes.runs.resume import Claim, claimed
 from pocketbayes.sharing.latent import make_latent
@@ -226,6 +227,7 @@ class _Stages:
     def __init__(self, job: CompressionJob, claim: Claim | None) -> None:
         self.job, self.claim = job, claim
         tensors = (*job.model.parameters(), *job.model.buffers())
+        self.batches = len(job.train_loader) if isinstance(job.train_loader, Sized) else 1
         self.report = CompressionReport(plain_bytes=4 * sum(t.numel() for t in tensors))
         self.distortion = 0.0  # of the last sharing, nats of free energy
         self.temperature = 1.0  # of the posterior, from stage 1 on
@@ -238,12 +240,16 @@ class _Stages:
         self.start = self.measure("start")
         if job.budget.max_accuracy_drop is not None and "accuracy" not in self.start:
             raise ValueError("compress: max_accuracy_drop is for classes. Pass max_nll_rise= or max_bytes=.")
-        self.find_posterior()
-        self.graph = self.export()
-        if job.budget.bytes is not None:
-            self.share_within(job.budget.bytes, "sharing")
-        else:
-            self.search()
+        shares = job.plan.shares(job.budget, self.batches)
+        with whole("compress", shares, enabled=job.progress) as part:
+            with part("posterior"):
+                self.find_posterior()
+            self.graph = self.export()
+            if job.budget.bytes is None:
+                self.search(part)
+            else:
+                with part("sharing"):
+                    self.share_within(job.budget.bytes, "sharing")
         started = time.monotonic()
         fold_statistics(job.model)
         ranks.require_same_network(job.model, "Their processors, or numbers of threads, round differently.")
@@ -315,16 +321,21 @@ class _Stages:
                 f"{smallest:,} bytes{graph}. Ask for more, or lower the precision of the deterministic tensors."
             )
         before = copy.deepcopy((self.job.model, self.job.likelihood))
-        if plan.epochs:
-            self._train_within(max_bytes, smallest, name)
-        else:
-            self._label_within(max_bytes, smallest, list(self.job.train_loader))
-        self._refit_noise()
-        shared = self.measure(name, started)
-        if plan.finetune_epochs and plan.epochs:
-            self._finetune(max_bytes, f"{name}-finetune", shared)
-        if plan.epochs and shared and self.report.stages[-1].metrics["nll"] > self.start["nll"] + LOST:
-            self._compare_untrained(max_bytes, smallest, before)
+        with whole(name, plan.shares_of_try(self.batches), enabled=self.job.progress) as part:
+            if plan.epochs:
+                with part("sharing"):
+                    self._train_within(max_bytes, smallest, name)
+            else:
+                with part("untrained"):
+                    self._label_within(max_bytes, smallest, list(self.job.train_loader))
+            self._refit_noise()
+            shared = self.measure(name, started)
+            if plan.finetune_epochs and plan.epochs:
+                with part("fine-tuning"):
+                    self._finetune(max_bytes, f"{name}-finetune", shared)
+            if plan.epochs and shared and self.report.stages[-1].metrics["nll"] > self.start["nll"] + LOST:
+                with part("untrained"):
+                    self._compare_untrained(max_bytes, smallest, before)
         if plan.calibrate:
             started = time.monotonic()
             assert self.job.validation_loader is not None
@@ -433,7 +444,7 @@ class _Stages:
         refit_noise(job.model, job.validation_loader, job.likelihood, samples=plan.samples, seed=plan.seed)
         keep_noise(job.model, job.likelihood)
 
-    def search(self) -> None:
+    def search(self, part: Callable[[str], AbstractContextManager[None]]) -> None:
         """The smallest file whose loss on validation data keeps the budget: bisection of the size, in logarithms."""
         before = self.report.stages[0].metrics
         posterior = copy.deepcopy(self.job.model)
@@ -441,10 +452,11 @@ class _Stages:
         low, high = math.log(self._smallest()), math.log(self._smallest() + weights * MOST_BITS / 8)
         size, best = math.log(self._smallest() + weights * FIRST_BITS / 8), None
         losses, distortion = list[str](), 0.0
-        for number in range(self.job.plan.tries):
+        for name in (f"try {number + 1}" for number in range(self.job.plan.tries)):
             adopt(self.job.model, copy.deepcopy(posterior))
             give_scales(self.job.model, Scales())
-            metrics = self.share_within(int(math.exp(size)), f"try {number + 1}")
+            with part(name):
+                metrics = self.share_within(int(math.exp(size)), name)
             losses.append(f"{int(math.exp(size)):,} bytes: {told(metrics)}")
             if self.job.budget.kept(before, metrics):
                 best, high, distortion = copy.deepcopy(self.job.model), size, self.distortion

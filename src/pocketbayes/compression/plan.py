@@ -10,6 +10,8 @@ from numbers import Integral
 from pocketbayes.compression.size import bytes_of
 from pocketbayes.posterior.scales import FanIn, Scale
 
+UNTRAINED = 5.0  # steps of training that a batch of labelling without training takes, roughly
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -126,6 +128,20 @@ class Plan:
         for name in ("distillation", "anneal"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"compress: {name} is a fraction, from 0 to 1, got {getattr(self, name)}.")
+
+    def shares(self, budget: Budget, batches: int) -> dict[str, float]:
+        """Roughly what the posterior and each try to keep the budget take, in training steps; `batches` of data."""
+        posterior = 2.0 * min(self.fisher_batches or batches, batches) + self.posterior_epochs * batches
+        tries = [f"try {n + 1}" for n in range(self.tries)] if budget.bytes is None else ["sharing"]
+        return {"posterior": posterior, **dict.fromkeys(tries, sum(self.shares_of_try(batches).values()))}
+
+    def shares_of_try(self, batches: int) -> dict[str, float]:
+        """The same for the parts of a try."""
+        return {
+            "sharing": 2.0 * self.epochs * batches,
+            "fine-tuning": float(self.finetune_epochs * batches) if self.epochs else 0.0,
+            "untrained": UNTRAINED * min(self.fisher_batches or batches, batches),
+        }
 
 
 def _require_whole(name: str, value: object, least: int) -> None:
