@@ -27,7 +27,7 @@ class Viewed(nn.Module):
         self.conv, self.fc = nn.Conv2d(1, 4, 3), nn.Linear(4 * 36, 2)
 
     def forward(self, x):
-        return self.fc(self.conv(x).relu().view(len(x), -1))
+        return self.fc(self.conv(x).relu().view(x.shape[0], -1))
 
 def pictures():
     """A bar, upright or lying, and noise."""

@@ -123,7 +123,8 @@ def test_a_summary_accounts_for_every_label() -> None:
     tensors = {
         "a": shared,
         "quiet": quiet,
-        "bias": Plain(values=np.ones(100, np.float32)),
+        "bias": Plain(values=np.linspace(0.0, 1.0, 100, dtype=np.float32)),
+        "ones": Plain(values=np.ones(100, np.float32)),  # a number in the header
         "tied": Tied(target="a"),
     }
     book = Codebook(mu=np.arange(k, dtype=np.float32), sigma=np.ones(k, np.float32))
@@ -137,7 +138,7 @@ def test_a_summary_accounts_for_every_label() -> None:
     assert (summary.version, summary.library, summary.metadata) == (2, "0.1.0", {"note": 1})
     assert (by_name["a"].kind, by_name["a"].outliers, by_name["a"].blends) == ("shared", outliers, blends)
     assert by_name["tied"].kind == "tied to a"
-    assert by_name["bias"].bits == 8 * (2 * 100 + 1)
+    assert (by_name["bias"].bits, by_name["ones"].bits) == (8 * (2 * 100 + 1), 0)
     counted = by_name["a"].bits + by_name["quiet"].bits
     stored = 8 * sum(sizes.get(tag, 0) for tag in ("LABL", "OUTL", "BLND"))
     assert 0 <= stored - counted < 64

@@ -58,7 +58,7 @@ def test_what_needs_validation_data_is_named_as_an_option(
     ("option", "message"),
     [
         ("--max-bytes 0", "--max-bytes must be a whole number"),
-        ("--max-bytes 3KB --epochs 0", "--epochs must be a whole number"),
+        ("--max-bytes 3KB --epochs -1", "--epochs must be a whole number"),
         ("--max-bytes 3KB --finetune-lr -1", "--finetune-lr must be a finite positive number"),
         ("--max-bytes 3KB --anneal 2", "--anneal is a fraction"),
         ("--max-bytes 3KB --prior thick", "--prior thick: write a standard deviation"),

@@ -86,7 +86,7 @@ def test_a_budget_that_the_modes_cannot_meet_names_the_smallest_size(
     assert all(map(equal, states(nets), before))
     assert not (tmp_path / "modes.pocket").exists()
     assert run(nets, tmp_path, max_bytes=smallest + 50).bytes <= smallest + 50
-    assert run([copy.deepcopy(trained[0])], tmp_path, max_bytes=900).bytes <= 500  # one of them has room
+    assert run([copy.deepcopy(trained[0])], tmp_path, max_bytes=900).bytes <= 900  # one of them has room
 
 
 def test_networks_that_are_not_alike_are_refused_unchanged(trained: list[nn.Module], tmp_path: Path) -> None:

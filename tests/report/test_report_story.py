@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from sklearn import metrics as reference
 
 import pocketbayes as pb
 from pocketbayes import artifact
+from pocketbayes.prediction.scales import Scales, give_scales
 from pocketbayes.prediction.score import regression_scores
 from pocketbayes.report import Story, gather
 from pocketbayes.report.record import from_record
@@ -247,11 +249,12 @@ def test_errors_by_certainty_are_flat_where_all_are_equally_certain(fitted) -> N
 
 
 def test_unknown_noise_is_not_guessed(fitted, tmp_path: Path) -> None:
-    file = tmp_path / "silent.pocket"
-    pb.save(fitted.model, file)
+    file, silent = tmp_path / "silent.pocket", copy.deepcopy(fitted.model)
+    give_scales(silent, Scales())
+    pb.save(silent, file)
     with pytest.raises(ValueError, match="noise of this regression is unknown"):
-        gather(fitted.model, file, fitted.test)
-    told = gather(fitted.model, file, fitted.test, likelihood=pb.likelihood.Homoscedastic(NOISE), samples=2)
+        gather(silent, file, fitted.test)
+    told = gather(silent, file, fitted.test, likelihood=pb.likelihood.Homoscedastic(NOISE), samples=2)
     assert told.intervals is not None
 
 

@@ -27,6 +27,10 @@ _UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)  # said by
 _PIXELS = 1 << 25  # of a picture: 100 MB in colour
 
 
+class _TooLarge(ValueError):
+    """A picture whose pixels nobody should unfold."""
+
+
 class Arrays(NamedTuple):
     """Inputs and targets of the same length."""
 
@@ -272,12 +276,13 @@ def open_image(path: Path, mode: str | None = None, size: tuple[int, int] | None
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our bound is tighter
             with Image.open(path) as file:
                 if file.width * file.height > _PIXELS:
-                    raise ValueError(
-                        f"{file.width} x {file.height} pixels, at most {_PIXELS:,}. Make it smaller"
+                    raise _TooLarge(
+                        f"{path}: too large a picture, {file.width} x {file.height} pixels; at most {_PIXELS:,}. "
+                        "Make it smaller."
                     )
                 mode = mode or ("L" if file.mode in ("1", "L", "I;16") else "RGB")
                 image = file.convert(mode)
-    except _UNREADABLE:
+    except (*_UNREADABLE, _TooLarge):
         raise
     except Exception as error:  # Pillow lets anything through that a damaged file provokes
         raise ValueError(f"{path}: not an image that Pillow can read ({error}).") from error
