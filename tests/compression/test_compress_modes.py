@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import pocketbayes as pb
 from pocketbayes.artifact import inspect
 from pocketbayes.compression.stages import CompressionReport
-from pocketbayes.compression.temperature import measured_noise_cost
 from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.training.temperature import measured_noise_cost
 
 PLAN = pb.Plan(epochs=4, finetune_epochs=1, temperature=0.01)
 

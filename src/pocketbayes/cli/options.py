@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
@@ -246,6 +247,16 @@ def prior_from(text: str) -> GaussianPrior:
 
     name, _, rest = text.partition(":")
     return Pretrained(scale_from(rest or "fan-in")) if name == "pretrained" else ZeroMean(scale_from(text))
+
+
+def temperature_from(text: str) -> float | Literal["auto"]:
+    """A number, at least 0, or `auto`."""
+    if text == "auto":
+        return "auto"
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError("write a number, at least 0, or auto")
+    return value
 
 
 def sigma_from(text: str) -> InitialSigma:

@@ -6,14 +6,14 @@ import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from pocketbayes.cli.datasets import Data, divided, require_calibratable, training_batches
 from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.network import builder, require_takes
-from pocketbayes.cli.options import NET_HELP, NETWORK, Made, Seeded, prior_from, sigma_from
+from pocketbayes.cli.options import NET_HELP, NETWORK, Made, Seeded, prior_from, sigma_from, temperature_from
 from pocketbayes.cli.output import columns_table, console, finite, say
 from pocketbayes.cli.record import epochs, facts
 from pocketbayes.cli.settings import option, required
@@ -53,7 +53,16 @@ class TrainOptions(Made, Seeded):
         parse=prior_from,
     )
     bayesian: bool = option(False, "Train a posterior; write a pocket file.", panel=BAYESIAN)
-    temperature: float = option(1.0, "Weight of the KL; 1 is the ELBO.", min=0.0, panel=BAYESIAN)
+    temperature: float | Literal["auto"] = option(
+        "1",
+        "Weight of the KL; 1 is the ELBO, auto what suits the noise cost.",
+        "T",
+        panel=BAYESIAN,
+        parse=temperature_from,
+    )
+    noise_cost: float = option(
+        0.03, "With --temperature auto: nats an example that noise may cost.", "NATS", min=0.0, panel=BAYESIAN
+    )
     anneal: float = option(
         0.3, "Fraction of the steps in which the temperature rises.", min=0.0, max=1.0, panel=BAYESIAN
     )
@@ -167,7 +176,9 @@ def _fit(
     common["validation"] = None if validation is None else validation.batches(256)
     if not given.bayesian:
         return fit_map(model, loader, prior=given.prior, **common)
-    own = {name: getattr(given, name) for name in ("temperature", "anneal", "rho_lr", "samples")}
+    own = {
+        name: getattr(given, name) for name in ("temperature", "noise_cost", "anneal", "rho_lr", "samples")
+    }
     return fit(model, loader, **common, **own)
 
 

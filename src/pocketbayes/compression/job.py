@@ -11,20 +11,19 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact import Precision
 from pocketbayes.compression.plan import Budget, Plan
-from pocketbayes.compression.temperature import (
-    NoiseCost,
-    chosen_temperature,
-    implied_temperature,
-    measured_noise_cost,
-)
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.laplace import fisher_information, laplace_sigma, noise_cost
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.sharing.share import require_mean_field
-
-CHECKED_BATCHES = 20  # of training data, on which noise is measured where there are no validation data
+from pocketbayes.training.temperature import (
+    CHECKED_BATCHES,
+    NoiseCost,
+    chosen_temperature,
+    implied_temperature,
+    measured_noise_cost,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

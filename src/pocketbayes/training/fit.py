@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from pocketbayes.posterior.weights import kl_divergence, require_bayesian, stoch
 from pocketbayes.training.compiled import CompiledForward, batch_size_of
 from pocketbayes.training.history import Epoch, History, Settings
 from pocketbayes.training.loop import OptimizerFactory, ScheduleFactory, Task, TrainingRun, train
+from pocketbayes.training.temperature import Tempering
 
 
 def fit(
@@ -35,7 +36,8 @@ def fit(
     optimizer: OptimizerFactory | None = None,
     schedule: ScheduleFactory | None = None,
     samples: int = 1,
-    temperature: float = 1.0,
+    temperature: float | Literal["auto"] = 1.0,
+    noise_cost: float = 0.03,
     anneal: float = 0.3,
     clip: float | None = None,
     accumulate: int = 1,
@@ -70,7 +72,9 @@ def fit(
             by default Adam with a cosine to zero.
         samples: draws a step, of each mode.
         temperature: the final weight of the KL.  1 is the ELBO; less is a tempered ("cold") posterior, which large
-            networks on few data often need: choose it on validation data.
+            networks on few data often need.  "auto" is that of the noise cost, at most 1: found as `compress` does,
+            and, once the KL has its weight, corrected a few times by what noise costs then.
+        noise_cost: with "auto", nats an example that drawing the weights may cost beside their means.
         anneal: the fraction of all steps in which the weight of the KL rises from 0 to `temperature`.
         clip: largest norm of the gradient.
         accumulate: batches a step.
@@ -105,6 +109,7 @@ def fit(
         rho_lr=10 * lr if rho_lr is None else rho_lr,
         samples=samples,
         temperature=temperature,
+        noise_cost=noise_cost,
         anneal=anneal,
         clip=clip,
         accumulate=accumulate,
@@ -112,16 +117,28 @@ def fit(
         validation_samples=validation_samples,
         seed=seed,
     )
+    likelihood = as_likelihood(likelihood)
+    tempering = Tempering(
+        model=unwrap(model),
+        loader=loader,
+        wanted=noise_cost,
+        num_data=settings.num_data,
+        likelihood=likelihood,
+        validation=validation,
+        samples=validation_samples,
+        seed=seed,
+    )
     task = Task(
         model=model,
         forward=CompiledForward(model, batch_size_of(loader)) if compiled else model,
         loader=loader,
-        likelihood=as_likelihood(likelihood),
+        likelihood=likelihood,
         draw=partial(one_draw, unwrap(model)),
         penalty=kl_divergence,
         judged=lambda: model,
         validation=validation,
         autocast=autocast,
+        tempering=tempering if temperature == "auto" else None,
         on_step=on_step,
     )
     run = partial(TrainingRun, task, settings, optimizer, schedule)
@@ -194,6 +211,7 @@ def fit_map(
         judged=lambda: to_deterministic(model) if stochastic_weights(model) else model,
         validation=validation,
         autocast=autocast,
+        tempering=None,
         on_step=None,
     )
     run = partial(TrainingRun, task, settings, optimizer, schedule)

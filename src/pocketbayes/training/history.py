@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,8 @@ class Settings:
     patience: int | None
     seed: int
     samples: int = 1
-    temperature: float = 1.0
+    temperature: float | Literal["auto"] = 1.0
+    noise_cost: float = 0.03
     anneal: float = 0.0
     validation_samples: int = 1
 
@@ -30,9 +31,10 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"fit: {name} must be a whole number, at least 1, got {value}.")
-        for name in ("lr", "rho_lr", "temperature"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"fit: {name} must be a finite number >= 0, got {getattr(self, name)}.")
+        for name in ("lr", "rho_lr", "temperature", "noise_cost"):
+            value = 1.0 if getattr(self, name) == "auto" and name == "temperature" else getattr(self, name)
+            if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
+                raise ValueError(f"fit: {name} must be a finite number >= 0, got {value!r}.")
         if not 0 <= self.anneal <= 1:
             raise ValueError(f"fit: anneal is a fraction of all steps, in [0, 1], got {self.anneal}.")
         if self.patience is not None and self.patience < 1:
@@ -73,6 +75,6 @@ class History:
             scores = "".join(f"  {k} {v:.4f}" for k, v in e.validation.items())
             star = " *" if e.epoch == self.best_epoch else ""
             lines.append(
-                f"epoch {e.epoch:3d}  nll {e.nll:.4f}  kl {e.kl:.1f}  temperature {e.temperature:.2f}{scores}{star}"
+                f"epoch {e.epoch:3d}  nll {e.nll:.4f}  kl {e.kl:.1f}  temperature {e.temperature:.3g}{scores}{star}"
             )
         return "\n".join(lines)

@@ -34,6 +34,7 @@ from pocketbayes.training.finite import FiniteChecks
 from pocketbayes.training.history import Epoch, History, Settings
 from pocketbayes.training.noise_scale import keep_noise, refit_noise, start_noise
 from pocketbayes.training.objective import Nelbo, nelbo
+from pocketbayes.training.temperature import CORRECTIONS, Tempering
 
 NOISE_LR = 0.02  # of ln sigma, which has no unit
 OptimizerFactory = Callable[[list[dict[str, Any]]], Optimizer]
@@ -54,6 +55,7 @@ class Task:
     judged: Callable[[], nn.Module]  # what validation data see
     validation: Iterable[Any] | None
     autocast: torch.dtype | None
+    tempering: Tempering | None  # what looks for the temperature, if it is not given
     on_step: Any  # None, or a function that is told the fraction of steps done; perhaps `Stateful`
 
 
@@ -68,6 +70,7 @@ class State:
     best_nll: float = math.inf
     best: Trained | None = None  # what was trained, after the best epoch
     history: History = field(default_factory=History)
+    temperature: float = 1.0  # once it is annealed
 
 
 class TrainingRun:
@@ -90,6 +93,8 @@ class TrainingRun:
                 "Train each mode by itself, and put them together with pb.Modes."
             )
         self.task, self.settings, self.state = task, settings, State()
+        if settings.temperature != "auto":
+            self.state.temperature = float(settings.temperature)
         self.loader = task.loader if _reduces(task.model) else part(task.loader, alike=True)
         self.batches = length(self.loader)  # in an epoch
         groups = _parameter_groups(task.model, task.likelihood, settings)
@@ -118,13 +123,30 @@ class TrainingRun:
     @property
     def annealed(self) -> float:
         """Rises linearly from 0 to 1 over the first `anneal` of all steps."""
-        total = self.settings.epochs * self.batches * self.settings.anneal
         done = self.state.epoch * self.batches + self.state.batch
-        return 1.0 if total == 0 else min(1.0, done / total)
+        return 1.0 if self._annealing == 0 else min(1.0, done / self._annealing)
+
+    @property
+    def _annealing(self) -> float:
+        """Batches while it rises."""
+        return self.settings.epochs * self.batches * self.settings.anneal
 
     @property
     def temperature(self) -> float:
-        return self.settings.temperature * self.annealed
+        return self.state.temperature * self.annealed
+
+    def find_temperature(self) -> None:
+        """If it follows from what noise may cost: before training, when it is annealed, then now and then corrected."""
+        if (tempering := self.task.tempering) is None:
+            return
+        total, done = self.settings.epochs * self.batches, self.state.epoch * self.batches
+        period = max(1.0, total - self._annealing) / (CORRECTIONS + 1)
+        now, before = ((d - self._annealing) // period for d in (done, done - self.batches))
+        with randomness.forked():
+            if done == 0 or before < 0 <= now:
+                self.state.temperature = tempering.start()
+            elif 0 <= before < now <= CORRECTIONS:
+                self.state.temperature = tempering.corrected(self.state.temperature)
 
     @property
     def gathered(self) -> int:
@@ -241,6 +263,7 @@ class TrainingRun:
         epoch = Epoch(state.epoch, nll.item(), kl, temperature, scores, seconds)
         state.history.epochs.append(epoch)
         state.epoch, state.batch, state.epoch_nll = state.epoch + 1, 0, []
+        self.find_temperature()
         return epoch
 
     def _validate(self) -> dict[str, float]:
@@ -284,6 +307,7 @@ def train(
         checkpoints.resume()
     else:
         start_noise(run.task.judged(), run.loader, run.task.likelihood)
+        run.find_temperature()
     give_scales(unwrap(run.task.model), Scales())  # those of a calibration before, which training undoes
     kept = checkpoints if ranks.is_first() else None
     total = run.settings.epochs * run.batches

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +14,21 @@ from torch import Tensor, nn
 from pocketbayes.data.loaders import part
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import to_deterministic
-from pocketbayes.posterior.laplace import noise_cost
-from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.posterior.gaussian import rho_from_sigma
+from pocketbayes.posterior.laplace import fisher_information, noise_cost
+from pocketbayes.posterior.modes import modes_of
+from pocketbayes.posterior.weights import MeanFieldWeight, stochastic_weights
 from pocketbayes.prediction.ensemble import Ensemble
 from pocketbayes.prediction.inputs import device_of, labelled
 from pocketbayes.runs import randomness, ranks
 
+FISHER_BATCHES = 50  # of training data, for the prediction
+CHECKED_BATCHES = 20  # of training data, on which noise is measured where there are no validation data
 TRIES = 4  # temperatures that are measured
 CLOSE = 1.5  # a factor within which the measured cost is the wanted one
 ERRORS = 2.0  # standard errors within which it may be
+CORRECTIONS = 4  # in training, each by that factor at most
+CORRECTION = 4.0
 STEPS = (1e-3, 4.0)  # the least and the largest factor from one temperature to the next
 
 
@@ -109,6 +117,59 @@ def measured_noise_cost(
         return NoiseCost(math.inf, 0.0)
     of_draws, of_examples = (rise.mean(d).var(correction=0) / max(1, rise.shape[1 - d] - 1) for d in (1, 0))
     return NoiseCost(rise.mean().item(), (of_draws + of_examples).sqrt().item())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tempering:
+    """Looks for the temperature at which drawing the weights of a posterior in training costs what it may."""
+
+    model: nn.Module  # its weights are not shared
+    loader: Iterable[Any]
+    wanted: float  # nats an example
+    num_data: int
+    likelihood: Likelihood
+    validation: Iterable[Any] | None
+    samples: int
+    seed: int
+
+    def start(self) -> float:
+        """That of a Laplace posterior around the means as they are, under the priors of this one."""
+        found = stochastic_weights(self.model)
+        if shared := [site.path for site in found if not isinstance(site.weight, MeanFieldWeight)]:
+            raise ValueError(
+                f"fit: temperature='auto' is for weights that are not shared, and {shared[0]} is. Pass a number, such "
+                "as the temperature that compress reported."
+            )
+        known: dict[str, Any] = {"likelihood": self.likelihood, "batches": FISHER_BATCHES, "seed": self.seed}
+        fisher = fisher_information(self.model, self.loader, **known, progress=False)
+
+        def sigma(temperature: float) -> dict[str, Tensor]:
+            precision = {s.path: self.num_data * fisher[s.path] + s.weight.prior_sigma**-2 for s in found}
+            return {path: (temperature / p).sqrt() for path, p in precision.items()}
+
+        def measure(temperature: float) -> NoiseCost:
+            trial, sigmas = copy.deepcopy(self.model), sigma(temperature)
+            with torch.no_grad():
+                for site in stochastic_weights(trial):
+                    cast(MeanFieldWeight, site.weight).rho.copy_(rho_from_sigma(sigmas[site.path]))
+            return self._measured(trial)
+
+        bayes = sigma(1.0)
+        predicted = noise_cost({path: fisher[path] for path in bayes}, bayes) / len(modes_of(self.model))
+        return chosen_temperature(self.wanted, predicted, measure).value
+
+    def corrected(self, temperature: float) -> float:
+        """In proportion to what the noise of the posterior as it is costs; its sigmas must have had time to follow."""
+        cost = self._measured(self.model)
+        if cost.agrees(self.wanted):
+            return temperature
+        ratio = self.wanted / cost.nats if cost.nats > 0 else math.inf
+        return min(1.0, temperature * min(CORRECTION, max(1 / CORRECTION, ratio)))
+
+    def _measured(self, model: nn.Module) -> NoiseCost:
+        data, batches = (self.loader, CHECKED_BATCHES) if self.validation is None else (self.validation, None)
+        known: dict[str, Any] = {"likelihood": self.likelihood, "samples": self.samples, "seed": self.seed}
+        return measured_noise_cost(model, data, batches=batches, **known)
 
 
 def implied_temperature(model: nn.Module, fisher: dict[str, Tensor], num_data: int) -> float:

@@ -15,17 +15,17 @@ import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.compression import compress as stages
 from pocketbayes.compression import job
-from pocketbayes.compression.temperature import (
+from pocketbayes.likelihood import Homoscedastic
+from pocketbayes.posterior.laplace import noise_cost
+from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.training import loop
+from pocketbayes.training.temperature import (
     TRIES,
     NoiseCost,
     chosen_temperature,
     implied_temperature,
     measured_noise_cost,
 )
-from pocketbayes.likelihood import Homoscedastic
-from pocketbayes.posterior.laplace import noise_cost
-from pocketbayes.posterior.weights import stochastic_weights
-from pocketbayes.training import loop
 
 TAU = 0.5  # observation noise of the linear model
 N = 400
@@ -238,3 +238,42 @@ def test_an_interrupted_run_goes_on_with_the_temperature_that_it_had(
     assert posterior_note(resumed) == posterior_note(whole)
     files = [next(folder.glob("*.pocket")).read_bytes() for folder in (tmp_path, tmp_path / "whole")]
     assert files[0] == files[1]
+
+
+# --- of training ---------------------------------------------------------------------------------------------------
+
+
+def few_blobs() -> TensorDataset:
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(4, (300,), generator=g)
+    return TensorDataset(torch.randn(4, 10, generator=g)[y] + 0.8 * torch.randn(300, 10, generator=g), y)
+
+
+def test_training_finds_the_temperature_at_which_noise_costs_what_it_may() -> None:
+    """Within a factor of two; at T = 1 it would cost several times that."""
+    loader, cost = DataLoader(few_blobs(), 60), {}
+    for temperature in ("auto", 1.0):
+        torch.manual_seed(0)
+        model = pb.bayesianize(nets.mlp([10, 64, 4]))
+        options = {"lr": 3e-3, "rho_lr": 0.05, "noise_cost": 0.02, "progress": False}
+        history = pb.fit(model, loader, epochs=60, temperature=temperature, **options)
+        cost[temperature] = measured_noise_cost(model, loader, samples=16).nats
+        assert (history[-1].temperature < 0.5) == (temperature == "auto")
+    assert 0.01 < cost["auto"] < 0.04 < 0.08 < cost[1.0]
+
+
+def test_training_whose_noise_costs_little_is_that_of_bayes() -> None:
+    model, x, y = line()
+    posterior = pb.bayesianize(model, prior=pb.ZeroMean(1.0), sigma=pb.Absolute(0.01))
+    options = {"likelihood": Homoscedastic(TAU), "temperature": "auto", "progress": False}
+    history = pb.fit(posterior, [(x, y)], epochs=3, anneal=0.0, **options)
+    assert [epoch.temperature for epoch in history.epochs] == [1.0] * 3
+
+
+def test_the_temperature_of_shared_weights_is_not_looked_for() -> None:
+    model = pb.bayesianize(nets.mlp([10, 64, 4]))
+    pb.share(model, pb.Rate(lambda_=4.0))
+    with pytest.raises(ValueError, match=r"0\.weight is\. Pass a number"):
+        pb.fit(model, DataLoader(few_blobs(), 60), epochs=1, temperature="auto", progress=False)
+    with pytest.raises(ValueError, match="temperature must be a finite number"):
+        pb.fit(model, DataLoader(few_blobs(), 60), epochs=1, temperature="cold", progress=False)  # type: ignore[arg-type]
