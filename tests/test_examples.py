@@ -78,3 +78,9 @@ def test_an_argument_without_a_word_is_seen() -> None:
 def test_an_example_that_is_wrong_is_seen() -> None:
     wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)
     assert "Expected:\n    3\nGot:\n    2" in failures(wrong)
+
+
+@pytest.mark.parametrize("name", pb.__all__)
+def test_the_site_shows_examples_as_code(name: str) -> None:
+    """A section `Example:` would become a box of text, its prompts quotations."""
+    assert re.search(r"^ *Examples:\n *>>> ", getattr(pb, name).__doc__, re.MULTILINE)

@@ -1,6 +1,6 @@
 """Errors and warnings that say what is wrong, where, and what to do.
 
-Example:
+Examples:
     >>> pathlib.Path("no.pocket").write_bytes(b"something else")
     14
     >>> try:

@@ -1,6 +1,6 @@
 """How outputs become observations: p(y | f(x)), its negative logarithm, and what a model hands out as a batch.
 
-Example:
+Examples:
     >>> pb.likelihood.Homoscedastic(1.0).nll(torch.zeros(2, 1), torch.tensor([[0.0], [2.0]]))  # nats
     tensor([0.9189, 2.9189])
 """

@@ -4,7 +4,7 @@ Probabilities are [N, C] with rows that sum to one, labels are integers [N].  Ev
 float64, in nats, and fractions are fractions: an ECE of 0.04 is 4 %.  Bad input is refused with the offending
 value and its place.  Tensors and numpy arrays are taken alike, and what is no float comes back as what was given.
 
-Example:
+Examples:
     >>> probs, labels = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]), np.array([0, 1, 1])
     >>> round(pb.metrics.accuracy(probs, labels), 3), round(pb.metrics.nll(probs, labels), 3)
     (0.667, 0.415)

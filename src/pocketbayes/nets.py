@@ -2,7 +2,7 @@
 
 All can be traced by torch.fx, change nothing in place and end in a linear layer.
 
-Example:
+Examples:
     >>> net = pb.nets.resnet20(num_classes=10)
     >>> sum(parameter.numel() for parameter in net.parameters())
     269722

@@ -1,6 +1,6 @@
 """The pocket file: one model in one file, near its entropy, safe to open.  Nothing named here needs torch.
 
-Example:
+Examples:
     >>> _ = pb.save(pb.bayesianize(pb.nets.mlp([4, 3])), "small.pocket")
     >>> pocket = pb.artifact.decode("small.pocket")
     >>> {name: w.shape for name, w in pb.artifact.sample_weights(pocket, seed=0, number=1).items()}

@@ -44,7 +44,7 @@ def push_to_hub(
     Returns:
         The address of the repository, or the path of the folder.
 
-    Example:
+    Examples:
         >>> import pocketbayes as pb
         >>> _ = pb.save(pb.bayesianize(torch.nn.Linear(2, 3)), "small.pocket")
         >>> _ = pb.push_to_hub("small.pocket", "./hub", scores={"accuracy": 0.9}, dataset="flowers")
@@ -87,7 +87,7 @@ def from_pretrained(
     Returns:
         What answers by the file.
 
-    Example:
+    Examples:
         >>> import pocketbayes as pb
         >>> card = {"net": "mlp:8", "args": {"in_features": 2, "out_features": 3}, "shape": [2],
         ...         "classes": ["a", "b", "c"], "scale": [[0.0, 0.0], [1.0, 1.0], 1.0]}

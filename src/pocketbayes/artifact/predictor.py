@@ -76,7 +76,7 @@ class Predictor(ABC):
     Args:
         card: what the file says about its use: input shape and scaling, classes or units, the "not sure" threshold.
 
-    Example:
+    Examples:
         >>> import pocketbayes as pb, torch
         >>> card = {"net": "mlp:8", "args": {"in_features": 2, "out_features": 3}, "shape": [2],
         ...         "classes": ["a", "b", "c"], "scale": [[5.0, 5.0], [2.0, 2.0], 1.0]}

@@ -65,7 +65,7 @@ def save(
     Returns:
         Bytes of the file, in all and by section.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
         >>> saved = pb.save(model, "mlp.pocket", metadata={"classes": ["cat", "dog"]})
         >>> loaded = pb.load("mlp.pocket", pb.nets.mlp([16, 64, 8]))
@@ -93,7 +93,7 @@ def add_graph(path: str | os.PathLike[str], model: nn.Module, example: Any) -> S
     Returns:
         Bytes of the file, in all and by section. ArtifactError if the network cannot be exported.
 
-    Example:
+    Examples:
         >>> _ = pb.save(pb.bayesianize(pb.nets.mlp([4, 16, 3])), "mlp.pocket")
         >>> "GRAF" in pb.add_graph("mlp.pocket", pb.nets.mlp([4, 16, 3]), torch.ones(1, 4)).sections
         True
@@ -124,7 +124,7 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, max_weights: int | N
         The model that was given, Bayesian; of a file with several modes `Modes`, the first of which is that model, and
         the others copies of it.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 3]))
         >>> _ = pb.save(model, "small.pocket")
         >>> loaded = pb.load("small.pocket", pb.nets.mlp([4, 3]))
@@ -159,7 +159,7 @@ def read(
     Returns:
         By name `Moments(mu, sigma)` in the tensor's shape (sigma is 0 where a weight is fixed), or a plain tensor.
 
-    Example:
+    Examples:
         >>> _ = pb.save(pb.bayesianize(nn.Linear(4, 3)), "linear.pocket")
         >>> tensors = pb.read("linear.pocket")
         >>> tensors["weight"].sigma.shape, tensors["bias"].shape

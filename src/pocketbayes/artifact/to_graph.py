@@ -106,7 +106,7 @@ def to_onnx(
     Returns:
         The path. The file has the network's inputs by their names, and `output`.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 16, 3]))
         >>> path = pb.to_onnx(model, "mlp.onnx", example=torch.ones(1, 4))
         >>> path.stat().st_size < 1500

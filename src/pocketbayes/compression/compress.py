@@ -120,7 +120,7 @@ def compress(
     Returns:
         What every stage took and gave, and the bytes of the file by section; printable.
 
-    Example:
+    Examples:
         >>> import tempfile, torch, pocketbayes as pb
         >>> x = torch.linspace(-1, 1, 64)[:, None]
         >>> net = torch.nn.Sequential(torch.nn.Linear(1, 100), torch.nn.ReLU(), torch.nn.Linear(100, 2))

@@ -82,7 +82,7 @@ class Plan:
         samples: draws in validation.
         seed: of all random numbers.
 
-    Example:
+    Examples:
         >>> import pocketbayes as pb
         >>> pb.Plan(epochs=8, temperature=0.01).finetune_epochs
         1

@@ -1,6 +1,6 @@
 """Data sets by name or from files, and batches of them.
 
-Example:
+Examples:
     >>> digits = pb.data.load("digits")
     >>> digits.x.shape[1:], len(digits.classes)
     (torch.Size([1, 8, 8]), 10)

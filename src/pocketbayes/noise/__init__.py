@@ -1,6 +1,6 @@
 """The shape of z in w = mu + sigma z: noise families, how to fit, draw, integrate and compare them.
 
-Example:
+Examples:
     >>> law = pb.noise.StudentT(5.0)
     >>> z = law.sample_like(torch.zeros(1000))
     >>> abs(float(z.mean())) < 0.2, round(law.negentropy(), 3), pb.noise.TwoPoint().has_atoms

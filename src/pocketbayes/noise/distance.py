@@ -31,7 +31,7 @@ def energy_distance(a: Tensor, b: Tensor) -> Tensor:
     Returns:
         D^2 in the samples' unit, a float64 scalar.
 
-    Example:
+    Examples:
         >>> a, b = torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0])
         >>> pb.energy_distance(a, b).item()  # 2 * 2 - 1 - 1
         2.0

@@ -103,7 +103,7 @@ def fit_noise(samples: Any, *, folds: int = 5) -> NoiseFit:
     Returns:
         The chosen family (`noise`) and how well each one did; print it for a table.
 
-    Example:
+    Examples:
         >>> reads = 3.0 + 0.1 * pb.noise.Uniform().sample_like(torch.empty(4, 1000))  # 4 cells
         >>> pb.fit_noise(reads).noise
         Uniform()

@@ -72,7 +72,7 @@ def bayesianize(
     Returns:
         The model that was given, converted; `Modes` of the networks of a list.  An error leaves them as they were.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 16, 3]), prior=pb.ZeroMean(0.5))
         >>> x = torch.ones(2, 4)
         >>> bool((model(x) == model(x)).all())  # each call is a draw
@@ -239,7 +239,7 @@ def to_deterministic(model: nn.Module, seed: int | None = None, number: int | No
     Returns:
         A module of the plain architecture, without stochastic weights or hooks.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 16, 3]))
         >>> plain = pb.to_deterministic(model)
         >>> sorted(plain.state_dict()) == sorted(pb.nets.mlp([4, 16, 3]).state_dict())

@@ -56,7 +56,7 @@ def describe(model: nn.Module) -> Description:
     Returns:
         A row for each parameter (path, status, shape, note, fixed); print it for a table, `numbers(status)` counts.
 
-    Example:
+    Examples:
         >>> pb.describe(pb.nets.mlp([4, 3]))
         0.weight  stochastic     3x4  would be converted
         0.bias    deterministic  3    fewer than two dimensions (pass biases=True to convert)

@@ -256,7 +256,7 @@ def one_draw(
     Returns:
         A context manager.
 
-    Example:
+    Examples:
         >>> model, x = pb.bayesianize(pb.nets.mlp([4, 3])), torch.ones(1, 4)
         >>> with pb.one_draw(model, seed=1):
         ...     first, second = model(x), model(x)
@@ -294,7 +294,7 @@ def mean_weights(model: nn.Module) -> AbstractContextManager[None]:
     Returns:
         A context manager.
 
-    Example:
+    Examples:
         >>> model, x = pb.bayesianize(pb.nets.mlp([4, 3])), torch.ones(1, 4)
         >>> with pb.mean_weights(model):
         ...     torch.equal(model(x), model(x))

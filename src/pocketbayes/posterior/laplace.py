@@ -49,7 +49,7 @@ def fisher_information(
     Returns:
         By parameter name a tensor in its shape, in nats per squared unit of the weight, of one example.
 
-    Example:
+    Examples:
         >>> batch = torch.randn(64, 4), torch.randint(3, (64,))
         >>> fisher = pb.fisher_information(pb.nets.mlp([4, 3]), [batch], progress=False)
         >>> {name: tuple(f.shape) for name, f in fisher.items()}
@@ -123,7 +123,7 @@ def laplace_sigma(
     Returns:
         Sigmas by parameter name, in the weights' units: for `bayesianize(sigma=...)`.
 
-    Example:
+    Examples:
         >>> fisher = {"weight": torch.tensor([[0.0, 3.0]])}
         >>> pb.laplace_sigma(nn.Linear(2, 1), fisher, num_data=1, prior=1.0)
         {'weight': tensor([[1.0000, 0.5000]])}
@@ -160,7 +160,7 @@ def noise_cost(fisher: Mapping[str, Tensor], sigma: Mapping[str, Tensor]) -> flo
         fisher: F by parameter name, from `fisher_information`.
         sigma: standard deviations by parameter name, in the weights' units.
 
-    Example:
+    Examples:
         >>> from pocketbayes.posterior.laplace import noise_cost
         >>> noise_cost({"weight": torch.tensor([[0.0, 2.0]])}, {"weight": torch.tensor([[1.0, 0.5]])})
         0.25

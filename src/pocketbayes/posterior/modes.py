@@ -22,7 +22,7 @@ class Modes(nn.Module):
     Args:
         networks: of one architecture, all plain or all converted alike; they become parts of the model as they are.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> model = pb.bayesianize(pb.Modes([pb.nets.mlp([4, 3]), pb.nets.mlp([4, 3])]))
         >>> answer = pb.predict(model, torch.randn(5, 4), samples=8)

@@ -44,7 +44,7 @@ class ZeroMean(GaussianPrior):
     Args:
         sigma: s, a number or a `FanIn` scale by layer.  0.1 is the sharing paper's choice.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), prior={"0.*": pb.ZeroMean(0.1)})
         >>> print(pb.describe(model)[0].note)
         median sigma 0..., prior N(0, 0.1^2)
@@ -61,7 +61,7 @@ class Pretrained(GaussianPrior):
     Args:
         sigma: s, a number or a `FanIn` scale by layer.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), prior=pb.Pretrained(0.1))
         >>> print(pb.describe(model)[0].note)
         median sigma 0..., prior N(w0, 0.1^2)
@@ -78,7 +78,7 @@ class Absolute:
     Args:
         sigma: in the weights' units.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 3]), sigma=pb.Absolute(0.02))
         >>> print(pb.describe(model)[0].note)
         median sigma 0.02, prior N(0, 0.5^2)
@@ -98,7 +98,7 @@ class Relative:
         delta: sigma as a fraction of the weight.
         floor: below which fraction of rms a weight counts as that large.
 
-    Example:
+    Examples:
         >>> plain = nn.Linear(2, 1)
         >>> plain.weight.data = torch.tensor([[3.0, 4.0]])
         >>> model = pb.bayesianize(plain, sigma=pb.Relative(0.1))

@@ -19,7 +19,7 @@ class FanIn:
     Args:
         gain: the scale of a layer with one input; 1 keeps the size of activations from layer to layer.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([100, 2]), prior=pb.ZeroMean(pb.FanIn(2.0)))
         >>> print(pb.describe(model)[0].note)  # 2 / sqrt(100)
         median sigma 0.0..., prior N(0, 0.2^2)

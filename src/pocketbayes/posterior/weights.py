@@ -176,7 +176,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
     Returns:
         The sum over all stochastic weights of a mode in nats, a scalar that gradients flow through.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> model = pb.bayesianize(torch.nn.Linear(2, 1, bias=False), prior=pb.ZeroMean(0.5), sigma=pb.Absolute(0.5))
         >>> _ = model.load_state_dict({"weight": torch.tensor([[0.5, 0.0]])}, strict=False)

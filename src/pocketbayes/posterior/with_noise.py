@@ -24,7 +24,7 @@ def with_noise(model: nn.Module, family: Noise) -> nn.Module:
     Returns:
         The model that was given.
 
-    Example:
+    Examples:
         >>> plain = nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.zeros_(plain.weight)
         >>> model = pb.bayesianize(plain, sigma=pb.Absolute(0.5))

@@ -33,7 +33,7 @@ class Predictive:
         quantile: of conformal scores, where `pb.conformal` has measured it.
         between_modes: the part of epistemic from the disagreement of modes, [N], where there are several.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> answer = pb.predict(pb.bayesianize(torch.nn.Linear(4, 3)), torch.randn(5, 4))
         >>> answer.probs.shape, answer.labels.shape, answer.confidence.shape
@@ -87,7 +87,7 @@ class Regression:
         quantile: of conformal scores, where `pb.conformal` has measured it.
         between_modes_var: the part of epistemic_var from the disagreement of modes, where there are several.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> model, noise = pb.bayesianize(torch.nn.Linear(4, 1)), pb.likelihood.Homoscedastic(0.5)
         >>> answer = pb.predict(model, torch.randn(5, 4), likelihood=noise)

@@ -91,7 +91,7 @@ def calibrate(
     Returns:
         The factor, both temperatures, and what each is worth: the NLL with it and without.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> x, plain = torch.linspace(-1, 1, 500)[:, None], torch.nn.Linear(1, 2)
         >>> plain.weight.data = torch.tensor([[-4.0], [4.0]])

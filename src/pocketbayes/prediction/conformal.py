@@ -63,7 +63,7 @@ def conformal(
     Returns:
         The largest score of a class in the set, 1 - p; or half the length of an interval, in predictive sigmas.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> model, x = pb.bayesianize(torch.nn.Linear(4, 3)), torch.randn(100, 4)
         >>> found = pb.conformal(model, [(x, torch.randint(3, (100,)))], alpha=0.2)

@@ -48,7 +48,7 @@ def evaluate(
         RMSE, NLL, the mean sigmas and the coverage of 95 % intervals; otherwise the NLL.  With `ood` also AUROC, AUPR
         and the false-positive rates at 85 and 95 % true positives, by predictive entropy.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> model = pb.bayesianize(torch.nn.Linear(4, 3))
         >>> scores = pb.evaluate(model, [(torch.randn(20, 4), torch.randint(3, (20,)))], samples=4)

@@ -226,7 +226,7 @@ def shape_sensitivity(
     Returns:
         A report with a row for each family; print it for the table and the verdicts.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> model = pb.bayesianize(torch.nn.Linear(4, 3))
         >>> batches = [(torch.randn(20, 4), torch.randint(3, (20,)))]

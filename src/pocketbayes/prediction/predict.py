@@ -87,7 +87,7 @@ def predict(
         A `Predictive` for a categorical likelihood, a `Regression` for a Homoscedastic or Heteroscedastic one, and the
         outputs themselves, [S, N, ...], for any other.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> model = pb.bayesianize(torch.nn.Linear(4, 3))
         >>> answer = pb.predict(model, torch.randn(5, 4), samples=8)

@@ -31,7 +31,7 @@ def choose_threshold(answer: Predictive, labels: Any, max_risk: float | None = N
     Returns:
         A probability, rounded up to four decimals; 1 where even the surest answers are too often wrong.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> p = torch.tensor([0.9, 0.8, 0.7, 0.6])
         >>> zeros = torch.zeros(4)
@@ -64,7 +64,7 @@ def selective(answer: Predictive, labels: Any, threshold: float) -> Selective:
     Returns:
         `answered`, the fraction of the examples, and `risk`, the fraction of wrong ones among the answers.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> p = torch.tensor([0.9, 0.8, 0.7, 0.6])
         >>> zeros = torch.zeros(4)

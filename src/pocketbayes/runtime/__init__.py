@@ -1,6 +1,6 @@
 """Answers by a pocket file alone, in ONNX Runtime: no torch, and none of the network's code.
 
-Example:
+Examples:
     >>> card = {"shape": [2], "classes": ["a", "b", "c"], "scale": [[5.0, 5.0], [2.0, 2.0], 1.0]}
     >>> network = pb.bayesianize(pb.nets.mlp([2, 8, 3]))
     >>> _ = pb.save(network, "small.pocket", metadata=card, example=torch.zeros(2, 2))

@@ -32,7 +32,7 @@ def open(
     Returns:
         What answers by the file; in torch it has the network as its `model`, in evaluation mode.
 
-    Example:
+    Examples:
         >>> import pocketbayes as pb, torch
         >>> card = {"net": "mlp:8", "args": {"in_features": 2, "out_features": 3}, "shape": [2],
         ...         "classes": ["a", "b", "c"], "scale": [[5.0, 5.0], [2.0, 2.0], 1.0], "unsure": 0.9}

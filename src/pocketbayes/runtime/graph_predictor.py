@@ -47,7 +47,7 @@ def open(
     Returns:
         Its `predict` takes raw inputs, and answers in numpy arrays.
 
-    Example:
+    Examples:
         >>> import pocketbayes as pb, torch
         >>> card = {"shape": [2], "classes": ["a", "b", "c"], "scale": [[5.0, 5.0], [2.0, 2.0], 1.0], "unsure": 0.9}
         >>> network = pb.bayesianize(pb.nets.mlp([2, 8, 3]))

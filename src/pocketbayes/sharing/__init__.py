@@ -2,7 +2,7 @@
 
 Here are the parts of `pb.Paper` and the steps it takes, for experiments of one's own.
 
-Example:
+Examples:
     >>> merge = pb.sharing.Merge(distance=pb.sharing.RelativeDistance(0.1))
     >>> how = pb.Paper(components=20, outliers=pb.sharing.Outliers(fisher_fraction=None), merge=merge)
     >>> pb.share(pb.bayesianize(pb.nets.mlp([16, 64, 8])), how).components < 20

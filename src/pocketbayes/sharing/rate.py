@@ -44,7 +44,7 @@ class Rate:
         tolerance: stop when an iteration lowers the objective by a smaller fraction.
         max_iterations: stop after so many in any case, with a warning.
 
-    Example:
+    Examples:
         >>> few, many = (pb.bayesianize(pb.nets.mlp([16, 64, 8])) for _ in range(2))
         >>> dear, cheap = pb.share(few, pb.Rate(lambda_=100.0)), pb.share(many, pb.Rate(lambda_=0.1))
         >>> dear.bits_per_weight < cheap.bits_per_weight, dear.distortion > cheap.distortion

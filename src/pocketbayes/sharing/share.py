@@ -39,7 +39,7 @@ class Paper:
         bins: of the histogram that the mixture is fitted to, along each axis.
         tolerance: stop fitting the mixture when an iteration raises its log-likelihood by a smaller fraction.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
         >>> outliers = pb.sharing.Outliers(fisher_fraction=None, smallest_cluster=None)
         >>> report = pb.share(model, pb.Paper(components=20, outliers=outliers, blend=None))
@@ -131,7 +131,7 @@ def share(
     Returns:
         Counts and label bits by tensor, the size of the codebook and what was lost; print it for a summary.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([16, 64, 8]))
         >>> report = pb.share(model, pb.Rate(lambda_=4.0))
         >>> report.weights, report.components <= 64, report.bits_per_weight < 8

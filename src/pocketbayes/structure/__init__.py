@@ -1,6 +1,6 @@
 """Structured partial stochasticity: which weights are fixed, and which symmetries that leaves.
 
-Example:
+Examples:
     >>> graph = pb.structure.neuron_graph(pb.nets.mlp([4, 3, 2]))
     >>> print(pb.structure.residual_symmetry(graph))  # the three hidden neurons, in any order
     10^0.78 permutations

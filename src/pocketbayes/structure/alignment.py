@@ -55,7 +55,7 @@ def align(graph: NeuronGraph, tensors: Mapping[str, Tensor], reference: Mapping[
         The permutation for `permute_weights`, with how like the networks are
         before and after: 1 is equal but for scales.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> net = pb.nets.mlp([4, 16, 3])
         >>> graph, state = pb.structure.neuron_graph(net), net.state_dict()

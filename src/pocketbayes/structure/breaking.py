@@ -89,7 +89,7 @@ def break_symmetry(
     Returns:
         How many weights are fixed in each tensor, and the symmetries before and after; print it for a summary.
 
-    Example:
+    Examples:
         >>> model = pb.bayesianize(pb.nets.mlp([4, 5, 3]))
         >>> report = pb.break_symmetry(model, pb.structure.Light())
         >>> report.count, report.before.permutations, report.after.permutations

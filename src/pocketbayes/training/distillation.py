@@ -37,7 +37,7 @@ class Distilled:
     Returns:
         An iterable with the length of `loader`, whose batches have targets [N, C, ...].
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> batches = [(torch.randn(8, 4), torch.randint(3, (8,)))]
         >>> ((x, q),) = pb.Distilled(batches, torch.nn.Linear(4, 3), fraction=0.5)

@@ -93,7 +93,7 @@ def fit(
     Returns:
         The epochs with their NLL (nats per example), KL (nats) and validation scores, and which was the best.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> x = torch.linspace(-1, 1, 64)[:, None]
         >>> model = pb.bayesianize(torch.nn.Linear(1, 2))
@@ -184,7 +184,7 @@ def fit_map(
     Returns:
         The history, as of `fit`; its `kl` is -ln p(w) without its constant, nats.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> x = torch.linspace(-1, 1, 64)[:, None]
         >>> history = pb.fit_map(torch.nn.Linear(1, 2), [(x, (x[:, 0] > 0).long())], epochs=50, lr=0.1)

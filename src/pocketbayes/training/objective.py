@@ -59,7 +59,7 @@ def nelbo(
     Returns:
         The loss and its parts, scalars in nats; without gradients if `backward` took them.
 
-    Example:
+    Examples:
         >>> import torch, pocketbayes as pb
         >>> model = pb.bayesianize(torch.nn.Linear(4, 3))
         >>> parts = pb.nelbo(model, (torch.randn(8, 4), torch.randint(3, (8,))), num_data=100)
