@@ -44,10 +44,10 @@ class Card(NamedTuple):
         return None if self.target_scaling is None else len(self.target_scaling.mean)
 
     def likelihood(self) -> Likelihood:
-        """Of the classes, or of regression targets with the card's sigma, which training may change."""
+        """Of the classes, or of regression targets with the card's sigma, which training may change, or finds."""
         from pocketbayes.likelihood import Categorical, Homoscedastic
 
-        return Categorical() if self.classes is not None else Homoscedastic(self.sigma or 1.0, learned=True)
+        return Categorical() if self.classes is not None else Homoscedastic(self.sigma or None, learned=True)
 
     def require_fit(self, path: Path, data: Examples) -> None:
         """The data must be of the kind that the file was made for."""

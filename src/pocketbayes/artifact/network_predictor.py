@@ -16,6 +16,7 @@ from pocketbayes.prediction.average import join
 from pocketbayes.prediction.conformal import conformal
 from pocketbayes.prediction.predict import predict
 from pocketbayes.prediction.scales import scales_of
+from pocketbayes.prediction.threshold import choose_threshold
 from pocketbayes.runs import ranks
 
 
@@ -44,11 +45,26 @@ class NetworkPredictor(Predictor):
         return join(parts)  # type: ignore[no-any-return]
 
 
-def with_sets(
-    predictor: NetworkPredictor, validation: DataSet, alpha: float, *, samples: int = 30, seed: int = 0
-) -> NetworkPredictor:
-    """The same with prediction sets, or intervals, that miss the truth with probability alpha; the model is changed."""
-    data = validation.batches(256)
-    likelihood = predictor.card.likelihood()
-    conformal(predictor.model, data, alpha=alpha, likelihood=likelihood, samples=samples, seed=seed)
-    return replace(predictor, card=predictor.card._replace(scales=scales_of(predictor.model)))
+def with_rules(
+    predictor: NetworkPredictor,
+    validation: DataSet,
+    *,
+    alpha: float | None = None,
+    max_risk: float | None = None,
+    samples: int = 30,
+    seed: int = 0,
+) -> tuple[NetworkPredictor, ClassAnswers | ValueAnswers]:
+    """The same with the rules that validation data choose, and its answers about these data.
+
+    With alpha, prediction sets or intervals that miss the truth with that probability, for which the model is changed;
+    and for classes the threshold of "not sure".
+    """
+    if alpha is not None:
+        data, likelihood = validation.batches(256), predictor.card.likelihood()
+        conformal(predictor.model, data, alpha=alpha, likelihood=likelihood, samples=samples, seed=seed)
+        predictor = replace(predictor, card=predictor.card._replace(scales=scales_of(predictor.model)))
+    answer = predictor.predict(validation.x, samples=samples, seed=seed, progress=True)
+    if isinstance(answer, ClassAnswers):
+        unsure = choose_threshold(answer, validation.y, max_risk)
+        predictor = replace(predictor, card=predictor.card._replace(unsure=unsure))
+    return predictor, answer

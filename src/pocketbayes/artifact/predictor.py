@@ -48,6 +48,11 @@ class ValueAnswers(Regression):
         return self.var**0.5
 
     @property
+    def epistemic_sigma(self) -> Tensor:
+        """That of the weights' part in it, [N, T]."""
+        return self.epistemic_var**0.5
+
+    @property
     def low(self) -> Tensor:
         """Lower ends of the intervals, [N, T]."""
         return self.mean - NORMAL_95 * self.sigma

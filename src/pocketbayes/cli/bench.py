@@ -72,9 +72,7 @@ class Subject(NamedTuple):
     shape: tuple[int, ...]  # of one input
     threads: int
     networks: int  # that an answer averages
-    passes: Callable[
-        [Array], dict[str, Callable[[], object]]
-    ]  # "plain", "mean" and "draws" of the same inputs
+    passes: Callable[[Array], dict[str, Callable[[], object]]]  # plain, mean and draws of the same inputs
     load: Callable[[], object]  # from the file
 
 
@@ -92,12 +90,11 @@ def _in_torch(given: BenchOptions) -> Subject:
 
     def passes(array: Array) -> dict[str, Callable[[], object]]:
         x = torch.from_numpy(array)
-        every = {
-            "plain": lambda: plain(x),
+        return {
+            "plain": torch.no_grad()(lambda: plain(x)),
             "mean": lambda: list(means.outputs(x)),
             "draws": lambda: list(ensemble.outputs(x)),
         }
-        return {name: torch.no_grad()(run) for name, run in every.items()}
 
     def load() -> object:
         return None if given.file is None else opened(given.file, given.net)

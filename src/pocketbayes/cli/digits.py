@@ -72,7 +72,6 @@ class DemoStage(NamedTuple):
     seconds: float  # of training
     scores: dict[str, float]
     file: Path
-    record: dict[str, Any]  # of a compression: its stages and training curves
 
 
 Stage = tuple[nn.Module, Path, dict[str, Any]]  # what one hands over: network, file and record
@@ -103,7 +102,7 @@ def stages(folder: Path, *, seed: int = 0, epochs: int = 80) -> Iterator[DemoSta
             first = model if name == "deterministic" else first
             seconds = time.monotonic() - started
             scores = {**judge(model, demo), "bytes": float(file.stat().st_size)}
-            yield DemoStage(name, seconds, scores, file, record)
+            yield DemoStage(name, seconds, scores, file)
         tell(first, model, file, record, demo)
 
 

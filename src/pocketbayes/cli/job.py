@@ -18,13 +18,13 @@ from torch import nn
 from pocketbayes import nets
 from pocketbayes.artifact import decode, encode
 from pocketbayes.artifact.card import Card, card_of
-from pocketbayes.artifact.network_predictor import NetworkPredictor, with_sets
+from pocketbayes.artifact.network_predictor import NetworkPredictor, with_rules
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
 from pocketbayes.artifact.predictor import ClassAnswers, score
 from pocketbayes.artifact.store import load
 from pocketbayes.cli.compress import CompressOptions
 from pocketbayes.cli.datasets import Data, divided, ood_data, require_calibratable, training_batches
-from pocketbayes.cli.network import builder, opened, require_takes, residual_sigma
+from pocketbayes.cli.network import builder, opened, require_takes
 from pocketbayes.cli.output import finite
 from pocketbayes.cli.record import facts, of_compression
 from pocketbayes.cli.report import write_story
@@ -34,11 +34,12 @@ from pocketbayes.data import DataSet, Examples
 from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.prediction.layout import prefer_channels_last
 from pocketbayes.prediction.scales import Scale, Scales, scales_of
-from pocketbayes.prediction.threshold import choose_threshold, selective
+from pocketbayes.prediction.threshold import selective
 from pocketbayes.runs import ranks
 from pocketbayes.runs.files import require_writable, write_atomically
 from pocketbayes.runs.progress import whole
 from pocketbayes.runs.workbench import Workbench, digest
+from pocketbayes.training.noise_scale import start_noise
 
 # Numbers known only after training stand in for themselves until then, with more digits than they will have.
 _SIGMA, _UNSURE, _QUANTILE = 0.73184926, 0.91736482, 0.847315
@@ -114,8 +115,9 @@ class Job:
         load_weights(network, self.given.weights)
         require_takes(network, net, data.train)
         card = card_of(net, arguments, data.train)
-        if card.classes is None:
-            card = card._replace(sigma=residual_sigma(network, data.train))
+        if isinstance(noise := card.likelihood(), Homoscedastic):
+            start_noise(network, data.train.batches(256), noise)
+            card = card._replace(sigma=noise.sigma.item())
         fresh = partial(function, **arguments)
         return Start(network=network, fresh=fresh, card=card, data=data)
 
@@ -210,16 +212,13 @@ class Job:
         """The model with its threshold, what validation data say about it, and about the threshold."""
         if validation is None:
             return model, {}, None
-        if self.given.alpha is not None:
-            model = with_sets(model, validation, self.given.alpha, **self.draws)
-        answer = model.predict(validation.x, progress=True, **self.draws)
-        scores = dict(score(answer, validation.y))
-        if not isinstance(answer, ClassAnswers):
+        alpha, max_risk = self.given.alpha, self.given.max_risk
+        model, answer = with_rules(model, validation, alpha=alpha, max_risk=max_risk, **self.draws)
+        scores, threshold = dict(score(answer, validation.y)), model.card.unsure
+        if threshold is None or not isinstance(answer, ClassAnswers):
             return model, scores, None
-        threshold = choose_threshold(answer, validation.y, self.given.max_risk)
         rule = selective(answer, validation.y, threshold)._asdict()
-        told = {"threshold": threshold, "max_risk": self.given.max_risk, "validation": rule}
-        return replace(model, card=model.card._replace(unsure=threshold)), scores, told
+        return model, scores, {"threshold": threshold, "max_risk": max_risk, "validation": rule}
 
     def _write(self, bench: Workbench, card: Card) -> tuple[int, dict[str, int]]:
         """The file with its card, within the budget: the threshold may lose digits for that."""

@@ -84,15 +84,3 @@ def require_takes(network: nn.Module, net: str, data: DataSet) -> None:
     if output.ndim < 2 or output.shape[1] < data.num_outputs:
         found = tuple(output.shape)
         raise ValueError(f"{where}; it answers one with {found}, {data.num_outputs} outputs are needed.")
-
-
-def residual_sigma(network: nn.Module, data: DataSet) -> float:
-    """The root mean square error of a regression network's output: where the noise of a trained one starts."""
-    import torch
-
-    from pocketbayes.likelihood import output_tensor
-    from pocketbayes.posterior.draws import mean_weights
-
-    with torch.no_grad(), mean_weights(network.eval()):
-        errors = [output_tensor(network(x)) - y for x, y in data.batches(256)]
-    return max(1e-3, torch.cat(errors).square().mean().sqrt().item())

@@ -71,14 +71,10 @@ def _rows(names: Sequence[str], answer: ClassAnswers | ValueAnswers, top: int) -
 
     if isinstance(answer, ClassAnswers):
         return _class_rows(names, answer, top)
-    parts = _arrays(answer, "mean", "low", "high", "sigma", "epistemic_var", "lower", "upper")
+    parts = _arrays(answer, "mean", "low", "high", "sigma", "epistemic_sigma", "lower", "upper")
     parts = {key: part.reshape(len(names), -1) for key, part in parts.items()}
-    parts["epistemic_sigma"] = parts.pop("epistemic_var") ** 0.5
-    order = [
-        key for key in ("mean", "low", "high", "sigma", "epistemic_sigma", "lower", "upper") if key in parts
-    ]
     return [
-        {"input": name, "target": t, **{key: parts[key][i, t].item() for key in order}}
+        {"input": name, "target": t, **{key: part[i, t].item() for key, part in parts.items()}}
         for i, name in enumerate(names)
         for t in range(parts["mean"].shape[1])
     ]

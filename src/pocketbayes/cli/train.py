@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -97,10 +97,6 @@ def train(given: TrainOptions) -> Outcome:
     train, validation = divided(data, given, given.seed)
     require_calibratable(given.alpha, validation)
     card = card_of(given.net, nets.taken(function, nets.facts_of(train.shape, train.num_outputs)), train)
-    if card.classes is None:
-        card = card._replace(
-            sigma=max(1e-3, train.targets().std().item())
-        )  # no more is known before training
     model, likelihood = _start(given, card, train), card.likelihood()
     settings = {k: v for k, v in given.call.options.items() if k not in _OUTSIDE}
     if given.weights is not None:
@@ -186,22 +182,16 @@ def _finished(
     given: TrainOptions, model: nn.Module, card: Card, likelihood: Likelihood, validation: DataSet | None
 ) -> NetworkPredictor:
     """The trained network with the noise that was learned, prediction sets, or the threshold of "not sure"."""
-    from pocketbayes.artifact.network_predictor import NetworkPredictor, with_sets
-    from pocketbayes.artifact.predictor import ClassAnswers
+    from pocketbayes.artifact.network_predictor import NetworkPredictor, with_rules
     from pocketbayes.likelihood import Homoscedastic
-    from pocketbayes.prediction.threshold import choose_threshold
 
     if isinstance(likelihood, Homoscedastic):
         card = card._replace(sigma=float(f"{likelihood.sigma.item():.4g}"))
     trained = NetworkPredictor(model=model, card=card)
-    if validation is not None and given.alpha is not None:
-        trained = with_sets(trained, validation, given.alpha, samples=given.test_samples, seed=given.seed)
-    if validation is None or card.classes is None:
+    if validation is None:
         return trained
-    answer = trained.predict(validation.x, samples=given.test_samples, seed=given.seed, progress=True)
-    assert isinstance(answer, ClassAnswers)
-    threshold = choose_threshold(answer, validation.y, given.max_risk)
-    return replace(trained, card=trained.card._replace(unsure=threshold))
+    draws: dict[str, Any] = {"samples": given.test_samples, "seed": given.seed}
+    return with_rules(trained, validation, alpha=given.alpha, max_risk=given.max_risk, **draws)[0]
 
 
 def _save(out: Path, trained: NetworkPredictor, *, bayesian: bool) -> None:

@@ -1,5 +1,0 @@
-"""`python -m pocketbayes.cli` is `pocketbayes`."""
-
-from pocketbayes.cli import main
-
-main()
