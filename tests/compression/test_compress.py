@@ -16,8 +16,11 @@ import pocketbayes as pb
 from pocketbayes import artifact, nets
 from pocketbayes.artifact import decode, encode, mean_weights
 from pocketbayes.artifact.portable import portable
+from pocketbayes.artifact.to_pocket import to_pocket
+from pocketbayes.compression.compress import _DEFLATED, _RESERVED
 from pocketbayes.compression.stages import CompressionReport
 from pocketbayes.compression.steering import Steering
+from pocketbayes.prediction.scales import Scale, Scales
 from pocketbayes.runs import memory
 from pocketbayes.training import loop
 
@@ -303,6 +306,18 @@ def test_the_checkpoints_go_and_files_of_others_stay(trained: nn.Module, tmp_pat
     run(copy.deepcopy(trained), tmp_path, max_bytes=1500, checkpoints=tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"weights.safetensors", "model.pocket"}
     assert mine.read_bytes() == b"weights"
+
+
+def test_there_is_room_for_scales_that_are_known_at_the_end(trained: nn.Module) -> None:
+    model = pb.bayesianize(copy.deepcopy(trained))
+
+    def size(scales: Scales) -> int:
+        return len(encode(to_pocket(model, metadata=scales.metadata())).data)
+
+    temperatures = (0.25 + 4 * torch.rand(300, 2, generator=torch.Generator().manual_seed(0))).tolist()
+    sizes = [size(Scales(*(Scale(float(f"{t:.4g}")) for t in pair))) for pair in temperatures]
+    assert max(sizes) > size(_RESERVED)  # digits deflate to more or fewer bytes
+    assert max(sizes) <= size(_RESERVED) + _DEFLATED
 
 
 def test_norms_that_count_on_do_not_break_the_budget(tmp_path: Path) -> None:

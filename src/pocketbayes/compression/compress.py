@@ -61,6 +61,7 @@ from pocketbayes.training.noise_scale import keep_noise, refit_noise, start_nois
 
 _NOISE = Scales(noise=8.713e-05)  # with as many digits as it may have
 _RESERVED = Scales(Scale(0.8713), Scale(0.9362))  # temperatures with as many digits as they may have
+_DEFLATED = 8  # bytes by which other digits may deflate worse
 TRAINED = 44  # bytes a weight: as it came 4, mu and rho 8, as they were 8, gradients 8, Adam 16
 UNTRAINED = 28  # as it came 4, mu and rho 8, as they were 8, on trial 8
 MOST_BITS = 10.0  # a weight; beyond it sharing buys nothing
@@ -498,7 +499,12 @@ class _Stages:
         return encode(self.pocket(twin, **noise, **temperatures))
 
     def size_of(self, twin: nn.Module) -> int:
-        return len(self.encoded(twin).data)
+        return len(self.encoded(twin).data) + self._spare()
+
+    def _spare(self) -> int:
+        """Bytes for what scales that will be known at the end may take beyond those that have room."""
+        later = self.job.plan.calibrate or isinstance(self.job.likelihood, Homoscedastic)
+        return _DEFLATED if later else 0
 
     def final_size(self, twin: nn.Module) -> int:
         """Bytes of the file when all training is done, nearly: norms count their batches, and long numbers take more
@@ -513,7 +519,8 @@ class _Stages:
             if norm.num_batches_tracked is not None:
                 norm.num_batches_tracked += left
         found = self.encoded(twin)
-        return len(found.data) + (len(found.data) // RESERVE if left and found.in_contexts else 0)
+        moved = len(found.data) // RESERVE if left and found.in_contexts else 0
+        return len(found.data) + moved + self._spare()
 
     def _fit(self, name: str, **settings: Any) -> None:
         self.report.histories[name] = fit(
