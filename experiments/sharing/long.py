@@ -47,6 +47,7 @@ RECIPE = pb.Plan(
     distillation=0.9,
     calibrate=True,
     samples=PASSES,
+    bfloat16=True,
 )
 SHORT_RUN = replace(RECIPE, epochs=3, fisher_batches=20, samples=2)
 PROBED = {  # what is run on each data set
