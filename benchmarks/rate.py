@@ -16,8 +16,10 @@ from torch import nn
 
 import pocketbayes as pb
 from benchmarks.sharing import Chunks, draw, timed
-from pocketbayes.sharing import Rate, fit_codebook, gather_evidence, label_weights
+from pocketbayes.sharing.evidence import gather_evidence
+from pocketbayes.sharing.labels import label_weights
 from pocketbayes.sharing.latent import Assignment, make_latent
+from pocketbayes.sharing.rate import Rate, fit_codebook
 
 SIZES = (1_000_000, 5_000_000, 25_000_000, 86_000_000)
 RATE = Rate(components=64)
