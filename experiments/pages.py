@@ -47,6 +47,7 @@ SUBJECTS = {  # by the name of the file
         "Networks as people have them",
         ("real.resnet50", "real.cifar", "real.defaults", "real.regression", "exporting"),
     ),
+    "scale": Page("Networks at full size", ("scale",)),
     "digits": Page("Handwritten digits", ("calibration", "sharing.digits")),
 }
 PREFACE = """Written by `python -m experiments.pages` (`make results`) from the files in [experiments/results]({results}), not by hand.
