@@ -5,10 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+import pocketbayes as pb
 
 ROOT = Path(__file__).parent.parent
 METHOD = (ROOT / "docs" / "method.md").read_text()
@@ -141,6 +146,42 @@ def test_the_path_of_one_weight_passes_files_that_exist_and_none_twice() -> None
     passed = re.findall(r"\b(\w+/\w+\.py)\b", path[1])
     assert len(passed) >= 20 and len(set(passed)) == len(passed)
     assert [name for name in passed if not (ROOT / "src" / "pocketbayes" / name).exists()] == []
+
+
+def test_a_weight_takes_the_path_that_is_drawn(tmp_path: Path) -> None:
+    """Every file of a part of the drawing is called in the step that it stands for."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    path = re.search(r"```\n(.*?)```", page, re.DOTALL)
+    assert path is not None
+    parts = [
+        re.findall(r"\b(\w+/\w+\.py)\b", part) for part in re.split(r"^   v$", path[1], flags=re.MULTILINE)
+    ]
+    assert parts.pop() == ["prediction/answer.py"]  # what comes out
+    file, x, y = tmp_path / "small.pocket", torch.randn(64, 8), torch.randint(3, (64,))
+    model, fresh = pb.nets.mlp([8, 64, 3]), pb.nets.mlp([8, 64, 3])
+    steps = (
+        lambda: pb.bayesianize(model),
+        lambda: pb.fit(model, [(x, y)], epochs=1, progress=False),
+        lambda: pb.share(model),
+        lambda: pb.save(model, file),
+        lambda: pb.load(file, fresh),
+        lambda: pb.predict(fresh, x, samples=2),
+    )
+    for step, part in zip(steps, parts, strict=True):
+        assert set(part) <= called_in(step)
+
+
+def called_in(step: Callable[[], object]) -> set[str]:
+    """The modules of the package whose functions a step calls."""
+    files: set[str] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: files.add(frame.f_code.co_filename))
+    try:
+        step()
+    finally:
+        sys.setprofile(before)
+    source = f"{Path(pb.__file__).parent}/"
+    return {file.removeprefix(source) for file in files if file.startswith(source)}
 
 
 def test_the_architecture_names_every_stage_in_order() -> None:
