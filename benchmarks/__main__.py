@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-PARTS = ("training", "predict", "sharing", "rate", "scale", "memory", "artifact", "noise")
+PARTS = ("training", "predict", "runtime", "sharing", "rate", "scale", "memory", "artifact", "noise")
 
 
 def main() -> None:

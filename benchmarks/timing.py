@@ -7,20 +7,24 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def seconds(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     function()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def compare(functions: Mapping[str, Callable[[], object]], rounds: int = 7) -> dict[str, list[float]]:
+def compare(
+    functions: Mapping[str, Callable[[], object]],
+    rounds: int = 7,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Seconds of each function in each round, after one round to warm up."""
     for function in functions.values():
         function()
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
-            times[name].append(seconds(function))
+            times[name].append(seconds(function, clock))
     return times
 
 
