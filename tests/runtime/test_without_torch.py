@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +122,27 @@ def test_the_commands_are_there(device: Environment, folder: Path) -> None:
     assert told("inspect resnet20.pocket")["graph"]["bytes"] < 3000
     assert told("bench resnet20.pocket --rounds 1 --samples 2 --batch-sizes 1")["runtime"] == "onnx"
     assert told("export resnet20.pocket draw.onnx --seed 1")["bytes"] > 1_000_000
+
+
+def test_every_block_of_the_page_runs_where_it_says(device: Environment, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    (before, after) = page.split("## On the device\n")
+    assert '    pip install ".[runtime]"\n' in after
+    for text, run in ((before, here), (after, device.run)):
+        blocks = re.findall(r"^```(sh|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        assert len(blocks) >= 2
+        for kind, block in blocks:
+            if kind == "python":
+                run(tmp_path, "python", "-W", "error", "-c", block)
+                continue
+            for line in block.splitlines():
+                run(tmp_path, *shlex.split(line))
+    assert (tmp_path / "digits.pocket").stat().st_size <= 12_000 < (tmp_path / "draw7.onnx").stat().st_size
+
+
+def here(where: Path, program: str, *arguments: str) -> str:
+    """On the workstation."""
+    command = [sys.executable, *(("-m", "pocketbayes.cli") if program == "pocketbayes" else ()), *arguments]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
