@@ -33,7 +33,8 @@ SUBJECTS = {  # by the name of the file
     ),
     "tabular": Page("Weight sharing on tables of numbers", ("sharing.tabular",)),
     "uncertainty": Page(
-        "What uncertainty costs and buys", ("uncertainty.table", "uncertainty.modes", "stopping")
+        "What uncertainty costs and buys",
+        ("uncertainty.table", "uncertainty.modes", "uncertainty.aligned", "stopping"),
     ),
     "structure": Page(
         "Structured partial stochasticity",

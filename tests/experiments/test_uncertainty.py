@@ -14,7 +14,7 @@ from torch import nn
 import pocketbayes as pb
 from experiments.sharing import rounding
 from experiments.sharing.train_network import MODELS
-from experiments.uncertainty import corruptions, modes
+from experiments.uncertainty import aligned, corruptions, modes
 from experiments.uncertainty.scores import Said, both_scores, fitted_temperature
 from pocketbayes.artifact import Precision
 from pocketbayes.prediction.scales import Scale, Scales, scales_of
@@ -114,3 +114,14 @@ def test_a_rounded_network_is_the_same_in_its_file(tmp_path: Path) -> None:
         if module is not layer[0]:
             each.step.fill_(1e9)  # all zeros: no bits
     assert rounding.entropy(net) == pytest.approx(alone)
+
+
+def test_labels_cost_next_to_nothing_given_a_copy_of_themselves_and_no_less_given_others() -> None:
+    g = np.random.default_rng(0)
+    levels = np.array([-400, -100, 0, 100, 400, 0, 0], np.int16)
+    first, other = (g.choice(5, 64 * 64 * 9, p=[0.05, 0.2, 0.5, 0.2, 0.05]) for _ in range(2))
+    copied, apart = (aligned.layer_bits(first, each, (64, 64, 3, 3), levels) for each in (first, other))
+    assert copied["given"] < 0.02 * copied["alone"] and apart["given"] == apart["alone"]
+    assert copied["alone"] == pytest.approx(
+        stats.entropy(np.bincount(first), base=2) * len(first) + 30, rel=1e-3
+    )
