@@ -40,7 +40,7 @@ NOISE = 3.0  # standard deviation, of pixels from 0 to 16
 METRICS = ("nll", "ece", "brier", "accuracy")
 START, MORE = 80, 40  # epochs before and after the net is made Bayesian
 BASELINE = {"lr": (2e-3, 1e-2), "weight_decay": (0.01, 0.1, 0.5)}
-BAYESIAN = {"lr": (3e-3,), "beta": (0.003, 0.01, 0.03)}
+BAYESIAN = {"lr": (3e-3,), "temperature": (0.003, 0.01, 0.03)}
 
 
 class Split(NamedTuple):
@@ -80,7 +80,7 @@ def baseline(data: Split, seed: int, epochs: int, *, lr: float, weight_decay: fl
     )
 
 
-def bayesian(start: nn.Module, data: Split, seed: int, *, lr: float, beta: float) -> nn.Module:
+def bayesian(start: nn.Module, data: Split, seed: int, *, lr: float, temperature: float) -> nn.Module:
     model: nn.Module = pb.bayesianize(copy.deepcopy(start))
     pb.fit(
         model,
@@ -88,7 +88,7 @@ def bayesian(start: nn.Module, data: Split, seed: int, *, lr: float, beta: float
         validation=data.validation.batches(256),
         epochs=MORE,
         lr=lr,
-        temperature=beta,
+        temperature=temperature,
         seed=seed,
         progress=False,
     )
@@ -168,7 +168,7 @@ def headline(result: dict[str, Any]) -> str:
 def section(result: dict[str, Any]) -> str:
     """This experiment's part of its page."""
     chosen = "; ".join(
-        f"{rows[0]['sizes'][0]} images: {', '.join(format(row['bayesian']['chosen']['beta'], 'g') for row in rows)}"
+        f"{rows[0]['sizes'][0]} images: {', '.join(format(row['bayesian']['chosen']['temperature'], 'g') for row in rows)}"
         for rows in result["settings"]
     )
     return f"""## Calibration on digits

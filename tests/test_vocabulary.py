@@ -42,8 +42,10 @@ def sources() -> dict[str, str]:
 
 
 def pages() -> dict[str, str]:
-    """The text of the documents and of the report page, by their paths in the repository."""
-    found = [ROOT / "README.md", ROOT / "RESULTS.md", *(ROOT / "docs").rglob("*.md"), *SOURCE.rglob("*.toml")]
+    """The text of documents, report page, experiments and results, by their paths in the repository."""
+    found = [ROOT / "README.md", ROOT / "RESULTS.md", *(ROOT / "docs").rglob("*.md")]
+    found += [*SOURCE.rglob("*.toml"), *SOURCE.rglob("*.html"), *SOURCE.rglob("*.js")]
+    found += [path for kind in ("py", "json") for path in (ROOT / "experiments").rglob(f"*.{kind}")]
     return {str(path.relative_to(ROOT)): path.read_text() for path in found}
 
 

@@ -141,7 +141,7 @@ def main() -> None:
         "command": f"python -m experiments.noise.faces --data DIR --device rram_read_noise.npz --seeds {args.seeds}",
         "test": TEST,
         "epochs": EPOCHS,
-        "beta": TEMPERATURE,
+        "temperature": TEMPERATURE,
         "draws": DRAWS,
         **analysis(parts, sets[2].y[:, 0], args.seeds),
         "seed": list(range(args.seeds)),
@@ -225,7 +225,7 @@ def section(result: dict[str, Any]) -> str:
     )
     return f"""## Age from face images with device noise, trained and swapped
 
-{measured(result, one_core(result["seconds"]))} A convolutional net of 90 000 weights, {result["epochs"]} epochs, temperature {result["beta"]}, best
+{measured(result, one_core(result["seconds"]))} A convolutional net of 90 000 weights, {result["epochs"]} epochs, temperature {result["temperature"]}, best
 epoch by validation NLL. {result["test"]:,} test images used once, {result["draws"]} draws, {len(result["seed"])} seeds. RMSE is in years, NLL
 is that of the age in years. In brackets is the difference to training and predicting with Gaussian noise, with its 95 %
 interval over seeds, paired by seed. Distance is the energy distance to the Gaussian draws over their sigma, mean over

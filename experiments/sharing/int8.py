@@ -69,7 +69,7 @@ def unpack(packed: Tensor, bits: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def save_quantised(model: nn.Module, path: str | os.PathLike[str], bits: int) -> int:
-    """The posterior of a model with private weights, quantised, as a safetensors file; returns its bytes."""
+    """The posterior of a model with mean-field weights, quantised, as a safetensors file; returns its bytes."""
     from safetensors.torch import save
 
     tensors, found = {}, require_bayesian(model)

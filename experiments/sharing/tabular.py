@@ -210,7 +210,7 @@ def section(result: dict[str, Any]) -> str:
         for name, row in first.items()
     )
     chosen = "; ".join(
-        f"{name} {', '.join(format(row['posterior']['beta'], 'g') for row in rows)}"
+        f"{name} {', '.join(format(row['posterior']['temperature'], 'g') for row in rows)}"
         for name, rows in tables.items()
     )
     outliers = ", ".join(

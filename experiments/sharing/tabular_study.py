@@ -148,7 +148,7 @@ class Study:
             "weights": sum(site.moments.mu.numel() for site in stochastic_weights(tried[temperature].model)),
             "deterministic": {"test": scores(start, self.table.test, self.seed)},
             "validation": {f"{temperature:g}": value for temperature, value in nll.items()},
-            "beta": temperature,
+            "temperature": temperature,
             "posterior": self._filed(tried[temperature]),
         }
 
@@ -193,7 +193,7 @@ class Study:
 
     @property
     def temperature(self) -> float:
-        return float(json.loads(self.path("posterior.json").read_text())["value"]["beta"])
+        return float(json.loads(self.path("posterior.json").read_text())["value"]["temperature"])
 
     def posterior(self) -> Network:
         """That of the best temperature, as it was trained."""

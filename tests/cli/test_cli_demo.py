@@ -50,14 +50,14 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.slow
-def test_the_demo_makes_the_network_less_sure_where_it_is_wrong_or_the_input_is_foreign(
+def test_the_demo_makes_the_network_less_sure_where_it_is_wrong_or_the_input_is_a_photograph(
     tmp_path: Path,
 ) -> None:
     scores = {stage.name: stage.scores for stage in demo.stages(tmp_path, seed=0)}
     plain, bayesian = scores["deterministic"], scores["Bayesian"]
     assert min(plain["accuracy"], bayesian["accuracy"]) > 0.9
     assert bayesian["confidence_wrong"] < plain["confidence_wrong"]
-    assert bayesian["confidence_foreign"] < plain["confidence_foreign"]
+    assert bayesian["confidence_photographs"] < plain["confidence_photographs"]
 
 
 def test_an_interrupted_demo_says_so_and_leaves_no_half_of_a_file(tmp_path: Path) -> None:

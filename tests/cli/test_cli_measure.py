@@ -66,7 +66,9 @@ def test_a_person_sees_the_families_and_the_choice(
         assert text in shown
 
 
-def test_a_network_is_asked_whether_it_minds(readings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_is_asked_whether_it_is_sensitive(
+    readings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = "noise laplace.csv --model small.pocket --net shopnets:net --data digits --samples 3 --repeats 2"
     asked += " --examples 20"
     shape = result(asked, capsys)["shape"]

@@ -178,7 +178,10 @@ def test_a_run_goes_on_where_it_stopped_and_its_report_is_whole(
     row = result["tables"]["power"][0]
     parts = {"posterior", "mixture", "published", "sharing 3", "budget 0.9", "seconds"}
     assert set(row) == parts
-    assert row["posterior"]["weights"] == 3 * 16 + 16 * 16 + 16 and row["posterior"]["beta"] in (0.1, 0.01)
+    assert row["posterior"]["weights"] == 3 * 16 + 16 * 16 + 16 and row["posterior"]["temperature"] in (
+        0.1,
+        0.01,
+    )
     assert row["budget 0.9"]["bytes"] <= 0.9 * row["posterior"]["fp32"]
     assert set(row["sharing 3"]) == {"0", "0.01"}
     counts = [row["sharing 3"][share]["none"]["outliers"] for share in ("0", "0.01")]

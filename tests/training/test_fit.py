@@ -167,10 +167,10 @@ def test_annealing_rises_to_its_end_and_patience_waits_for_it() -> None:
     history = pb.fit(
         model(), loader(), epochs=8, anneal=0.5, patience=1, validation=loader(16), lr=0.0, rho_lr=0.0
     )
-    betas = [e.temperature for e in history.epochs]
-    assert betas[0] == pytest.approx(0.25)
-    assert betas == sorted(betas)
-    assert len(history) == 5  # beta reaches 1 at the end of epoch 4, epoch 5 is no better: stop
+    temperatures = [e.temperature for e in history.epochs]
+    assert temperatures[0] == pytest.approx(0.25)
+    assert temperatures == sorted(temperatures)
+    assert len(history) == 5  # the temperature reaches 1 at the end of epoch 4, epoch 5 is no better: stop
 
 
 def test_the_model_ends_at_its_best_epoch() -> None:
