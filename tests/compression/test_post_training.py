@@ -116,6 +116,20 @@ def test_values_move_only_for_the_better(trained: nn.Module, lr: float, moved: b
     assert moved == any(not torch.equal(v, given[k]) for k, v in model.state_dict().items())
 
 
+def test_a_tensor_moves_in_proportion_to_its_scale(trained: nn.Module) -> None:
+    """Adam's first step is the learning rate, whatever the gradient."""
+    model = copy.deepcopy(trained)
+    with torch.no_grad():
+        model[7].weight.mul_(1.3)
+    given = {name: p.detach().clone() for name, p in model.named_parameters()}
+    batches = answered([images(64, 3)[0]], [trained], None, batches=None)
+    refit(model, batches, likelihood=None, epochs=1, lr=1e-4, progress=False)
+    for name in ("0.weight", "4.weight", "7.weight"):
+        scale = given[name].square().mean().sqrt()
+        step = (model.get_parameter(name) - given[name]).abs().max()
+        torch.testing.assert_close(step, 1e-4 * scale, rtol=2e-2, atol=1e-8)
+
+
 def few(n: int = 48) -> list[tuple[Tensor, Tensor]]:
     x, y = images(n, 4)
     return list(zip(x.split(16), y.split(16), strict=True))

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
 from pocketbayes import nets
+from pocketbayes.posterior.laplace import enough_data
 from pocketbayes.posterior.weights import sites, stochastic_weights
 from pocketbayes.sharing.merge import Merge, RelativeDistance
 from pocketbayes.sharing.outliers import AbsoluteMean, Outliers
@@ -252,6 +253,13 @@ def test_sampled_targets_give_the_fisher_information_where_labels_do_not() -> No
     assert ((control - exact) / error).abs().max() > 8
     batched = pb.fisher_information(model, DataLoader(x, 4), sampled=True, **moments)["weight"]
     assert (batched / exact - 1).abs().max() < 5 * (3 / 400) ** 0.5  # nearly chi-square, of 400 batches
+
+
+def test_enough_data_weigh_so_much_beside_the_prior() -> None:
+    fisher = {"a": torch.full((2, 3), 0.5), "b": torch.full((4, 1, 2), 0.25)}  # sums 3 and 2
+    assert enough_data(fisher, 0.5, weight=10.0) == 10 * (4 * 14) / 5
+    assert enough_data(fisher, pb.FanIn(1.0), weight=10.0) == round(10 * (3 * 6 + 2 * 8) / 5)
+    assert enough_data({"a": torch.zeros(2)}, 1.0) == 1
 
 
 @pytest.mark.parametrize("likelihood", [pb.likelihood.Homoscedastic(0.5), pb.likelihood.Heteroscedastic()])

@@ -28,7 +28,15 @@ from pocketbayes.artifact.to_graph import Exported, export_or_warn
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.job import CompressionJob, given_posterior, laplace_posterior
 from pocketbayes.compression.plan import Budget, Plan
-from pocketbayes.compression.post_training import ENOUGH, answered, refit, renew_norms, share_untrained
+from pocketbayes.compression.post_training import (
+    ENOUGH,
+    PASSES,
+    RELATIVE,
+    answered,
+    refit,
+    renew_norms,
+    share_untrained,
+)
 from pocketbayes.compression.stages import CompressionReport, StageReport, told
 from pocketbayes.compression.steering import ONE_COMPONENT, Steering
 from pocketbayes.data.loaders import count_examples, part
@@ -110,7 +118,8 @@ def compress(
             or several; the model by default.
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).
-        num_data: examples in the training set; told by the loader's data set where it has a length.
+        num_data: examples in the training set; told by the loader's data set where it has a length.  With `epochs=0`,
+            whose loader has but a few of them, by default so many that they weigh enough beside the prior.
         precision: digits of the numbers in the file that are not labels.
         metadata: what else the file is to say, as JSON.
         graph: put the network's graph into the file, which then answers without torch. The report says so where it
@@ -167,7 +176,7 @@ def compress(
         budget=budget,
         plan=plan,
         likelihood=likelihood,
-        num_data=num_data if num_data is not None else count_examples(train_loader),
+        num_data=count_examples(train_loader) if num_data is None and plan.epochs else num_data,
         precision=precision,
         metadata=metadata,
         graph=graph,
@@ -385,8 +394,8 @@ class _Stages:
             job.model,
             batches,
             likelihood=job.likelihood,
-            epochs=plan.finetune_epochs,
-            lr=plan.finetune_lr,
+            epochs=PASSES * plan.finetune_epochs,
+            lr=RELATIVE * plan.finetune_lr,
             progress=job.progress,
         )
         if self.size_of(copy.deepcopy(job.model)) > max_bytes:  # codes of labels follow the means

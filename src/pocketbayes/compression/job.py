@@ -13,7 +13,12 @@ from pocketbayes.artifact import Precision
 from pocketbayes.compression.plan import Budget, Plan
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.posterior.laplace import fisher_information, laplace_sigma, noise_cost
+from pocketbayes.posterior.laplace import (
+    enough_data,
+    fisher_information,
+    laplace_sigma,
+    noise_cost,
+)
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.priors import ZeroMean
 from pocketbayes.sharing.share import require_mean_field
@@ -37,7 +42,7 @@ class CompressionJob:
     budget: Budget
     plan: Plan
     likelihood: Likelihood | None
-    num_data: int
+    num_data: int | None  # None: the loader has but a few of them
     precision: Precision
     metadata: Mapping[str, Any] | None
     graph: bool  # whether the file is to hold the network's
@@ -54,9 +59,10 @@ class Tempered(NamedTuple):
 def laplace_posterior(job: CompressionJob) -> Tempered:
     """Make the plain network a Laplace posterior, at the temperature of the plan or at that of its noise cost."""
     plan, fisher = job.plan, _fisher(job)
+    num_data = _num_data(job, fisher)
 
     def sigma(temperature: float) -> dict[str, Tensor]:
-        return laplace_sigma(job.model, fisher, job.num_data, prior=plan.prior, temperature=temperature)
+        return laplace_sigma(job.model, fisher, num_data, prior=plan.prior, temperature=temperature)
 
     def measure(temperature: float) -> NoiseCost:
         trial, held_out = (
@@ -88,7 +94,8 @@ def given_posterior(job: CompressionJob) -> Tempered:
     require_mean_field(job.model)
     if job.plan.temperature is not None:
         return Tempered(job.plan.temperature, f"temperature {job.plan.temperature:g}, as asked for")
-    implied = implied_temperature(job.model, _fisher(job), job.num_data)
+    fisher = _fisher(job)
+    implied = implied_temperature(job.model, fisher, _num_data(job, fisher))
     return Tempered(implied, f"temperature {implied:.3g}, that of the sigmas given")
 
 
@@ -102,3 +109,8 @@ def _fisher(job: CompressionJob) -> dict[str, Tensor]:
         seed=job.plan.seed,
         progress=job.progress,
     )
+
+
+def _num_data(job: CompressionJob, fisher: dict[str, Tensor]) -> int:
+    """How many examples trained the network; where the loader has but a few of them, as many as weigh enough."""
+    return enough_data(fisher, job.plan.prior) if job.num_data is None else job.num_data

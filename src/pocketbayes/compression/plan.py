@@ -68,10 +68,12 @@ class Plan:
         posterior_epochs: epochs of training on the ELBO before sharing.
         epochs: epochs of training that alternates with new labels; 0 for compression without training, which needs
             a few hundred inputs, labelled or not.
-        finetune_epochs: epochs of training with frozen labels; kept only where validation data prefer it.
+        finetune_epochs: epochs of training with frozen labels; kept only where validation data prefer it. With
+            `epochs=0`, five times as many passes that fit the values of labels to the answers of the network.
         lr: learning rate of means and deterministic parameters before labels are frozen.
         rho_lr: learning rate of the latent rhos while labels change; 0 keeps the Laplace sigmas.
-        finetune_lr: learning rate of everything once labels are frozen.
+        finetune_lr: learning rate of everything once labels are frozen. With `epochs=0`, ten times that fraction of
+            each tensor's root mean square.
         distillation: the teacher's fraction of the targets, from 0 to 1; classes only.
         calibrate: at the end, fit logit temperatures and a factor on all sigmas to validation data.
         bfloat16: train compiled and in bfloat16; by default where the processor is fast at it and training long.

@@ -35,6 +35,11 @@ ENOUGH = (
     "A few hundred inputs, labelled or not, are enough for epochs=0, a few thousand with labels for training."
 )
 FILLED = 0.99  # of the budget is near enough
+PASSES = 5  # over the inputs, in refitting, for an epoch of fine-tuning
+RELATIVE = (
+    10.0  # the step of refitting, in fractions of a tensor's scale, for the learning rate of fine-tuning
+)
+SMALLEST = 1e-3  # a scale: tensors may be zero
 
 _Norm = nn.modules.batchnorm._BatchNorm
 
@@ -177,13 +182,14 @@ def refit(
 ) -> None:
     """Move the values that labels stand for, and all that is deterministic, towards the targets, in place.
 
-    In evaluation mode, through the means.  Kept only if it is better on these batches.  Of several ranks each has
-    batches of its own, and a step is one batch of each.
+    In evaluation mode, through the means, in steps of so many times the root mean square of each tensor: codebooks and
+    norms live on different scales.  Kept only if it is better on these batches.  Of several ranks each has batches of
+    its own, and a step is one batch of each.
     """
     likelihood, parameters = as_likelihood(likelihood), _values(model)
     rounds = max(ranks.gather(len(batches)))
     given = [p.detach().clone() for p in parameters]
-    optimizer = torch.optim.Adam(parameters, lr)
+    optimizer = torch.optim.Adam([{"params": [p], "lr": lr * _scale(p)} for p in parameters])
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, epochs * rounds))
     was_training = model.training
     model.eval()
@@ -220,6 +226,10 @@ def refit(
     finally:
         optimizer.zero_grad(set_to_none=True)
         model.train(was_training)
+
+
+def _scale(p: Tensor) -> float:
+    return max(SMALLEST, float(p.detach().square().mean().sqrt())) if p.numel() else 1.0
 
 
 def _values(model: nn.Module) -> list[nn.Parameter]:

@@ -151,6 +151,17 @@ def require_fisher(name: str, fisher: Tensor) -> None:
         )
 
 
+def enough_data(fisher: Mapping[str, Tensor], prior: Scale, weight: float = 0.3) -> int:
+    """The N at which the data weigh so much beside the prior: sum_i N F_i over sum_i 1 / s^2.
+
+    Layers differ by factors of a thousand in it: where the sums are about equal, most layers follow the data, and
+    weights of which a few examples say nothing are left to the prior.
+    """
+    data = sum(float(f.sum(dtype=torch.float64)) for f in fisher.values())
+    prior_precision = sum(f.numel() * scale_of(prior, f) ** -2 for f in fisher.values())
+    return max(1, round(weight * prior_precision / data)) if data > 0 else 1
+
+
 def noise_cost(fisher: Mapping[str, Tensor], sigma: Mapping[str, Tensor]) -> float:
     """1/2 sum_i F_i sigma_i^2: nats by which draws raise the NLL of an example, to second order.
 
