@@ -77,6 +77,11 @@ def test_a_word_that_was_given_up_is_gone(pattern: str) -> None:
     assert list(uses(sources() | pages(), pattern)) == [], f"say {FORBIDDEN[pattern]}"
 
 
+def test_the_glossary_has_thirty_words_or_fewer_on_a_line_each() -> None:
+    words = re.findall(r"^\| (.+?) \| .+ \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert words[0] == "word" and len(words) - 1 <= 30
+
+
 def test_the_check_sees_a_double_and_a_forbidden_word() -> None:
     texts = {
         "a.py": "class Law: ...",
