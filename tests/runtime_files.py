@@ -15,8 +15,8 @@ import pocketbayes as pb
 
 ROOT = Path(__file__).parent.parent
 RESNET20 = ROOT / "experiments" / "models" / "resnet20-cifar10.pocket"
-CLASSIFIED = ("probs", "entropy", "aleatoric", "epistemic", "passes", "labels", "confidence", "sure")
-VALUED = ("mean", "var", "epistemic_var", "low", "high")
+CLASSIFIED = ("probs", "entropy", "aleatoric", "epistemic", "passes", "labels", "confidence", "sure", "sets")
+VALUED = ("mean", "var", "epistemic_var", "low", "high", "lower", "upper")
 
 
 CLASSES = MappingProxyType({"classes": ["ant", "bee", "cow"], "unsure": 0.5})
@@ -67,8 +67,14 @@ def regression() -> nn.Module:
 
 
 IN_UNITS = MappingProxyType({"target": [[5.0, -3.0], [2.0, 0.5]], "noise_sigma": 0.3})
+MEASURED = {  # what validation data chose
+    "logit_temperature": {"mean": 1.3, "draws": 0.8},
+    "conformal": {"alpha": 0.1, "mean": 0.6, "draws": 0.7},
+}
 CASES = {
     "regression": Case(regression, (8,), card=IN_UNITS),
+    "calibrated": Case(mlp, (8,), card={**CLASSES, **MEASURED}),
+    "calibrated regression": Case(regression, (8,), card={**IN_UNITS, **MEASURED}),
     "gru": Case(Recurrent, (5, 6)),
     "vision transformer": Case(VisionTransformer, (3, 16, 16)),
     "one bit a weight": Case(mlp, (8,), pb.noise.TwoPoint()),
