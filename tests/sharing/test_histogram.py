@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +19,7 @@ from pocketbayes.sharing.histogram import (
     make_grid,
     make_histogram,
 )
+from pocketbayes.sharing.mixture import fit_mixture
 
 
 def weights(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -157,3 +161,26 @@ def test_bad_input_is_named() -> None:
         make_histogram([(mu.long(), sigma)])
     with pytest.raises(ValueError, match="bins"):
         make_histogram([(mu, sigma)], bins=0)
+
+
+def test_weights_that_are_streamed_are_not_kept() -> None:
+    """Each layer lives until the next one is made, however many there are."""
+    living: list[weakref.ref[np.ndarray]] = []
+    most = 0
+
+    class Streamed:
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            nonlocal most
+            for layer in range(20):
+                most = max(most, sum(ref() is not None for ref in living))
+                pair = np.random.default_rng(layer).normal(size=(2, 5000)).astype(np.float32)
+                living.append(weakref.ref(pair))
+                tensor = torch.from_numpy(pair)
+                del pair
+                yield tensor[0], tensor[1].abs()
+
+    plane = make_histogram(Streamed(), bins=32)
+    fit = fit_mixture(plane.atoms(), 4)
+    counts = [int(labels.numel()) for labels in plane.lookup(torch.arange(len(plane.atoms().n)), Streamed())]
+    assert int(plane.n.sum()) == sum(counts) == 100_000 and fit.mixture.components == 4
+    assert most <= 2

@@ -208,7 +208,8 @@ def make_grid(chunks: Chunks, *, bins: int = 512) -> Grid | Distinct:
         keys = torch.cat([_key(mu, sigma) for mu, sigma in _pieces(chunks)])
         return Distinct(keys.unique())
     step = -(-n // SAMPLE)
-    sample = [torch.cat([pair[axis][::step] for pair in _pieces(chunks)]) for axis in (0, 1)]
+    # Copies, since views would keep all chunks in memory.
+    sample = torch.cat([torch.stack([x[::step] for x in pair]) for pair in _pieces(chunks)], 1)
     return Grid(*(make_axis(x, lo, hi, bins) for x, lo, hi in zip(sample, low, high, strict=True)))
 
 
