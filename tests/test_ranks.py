@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, distributed, multiprocessing, nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 import pocketbayes as pb
@@ -99,6 +101,9 @@ def wrong_calls(rank: int) -> dict[str, Any]:
     torch.manual_seed(rank)
     nn.init.normal_(other.weight)
 
+    def sharded() -> nn.Module:
+        return fully_shard(network())
+
     def damaged() -> int:
         raise ValueError("damaged")
 
@@ -107,6 +112,11 @@ def wrong_calls(rank: int) -> dict[str, Any]:
         "lengths": lambda: pb.evaluate(network(), DataLoader(data(200 + 64 * rank), 64)),
         "few": lambda: pb.fit(pb.bayesianize(network()), [data()[:]], epochs=1, progress=False),
         "first": lambda: ranks.once(damaged),
+        "convert a part": lambda: pb.bayesianize(sharded()),
+        "fisher of a part": lambda: pb.fisher_information(sharded(), TRAIN, progress=False),
+        "train a part": lambda: pb.fit_map(sharded(), TRAIN, epochs=1, progress=False),
+        "predict by a part": lambda: pb.predict(sharded(), data()[:][0]),
+        "write a part": lambda: pb.save(fully_shard(pb.bayesianize(network())), "never.pocket"),
     }
 
 
@@ -163,6 +173,16 @@ def test_what_ranks_disagree_about_is_said_on_all(found: tuple[Path, list[dict[s
         assert "batches of the loader: rank 0 has 4, rank 1 has 5" in told["lengths"]
         assert "1 batches for 2 processes" in told["few"]
         assert told["first"] == "ValueError: damaged"
+
+
+def test_networks_whose_parameters_are_divided_are_refused(found: tuple[Path, list[dict[str, Any]]]) -> None:
+    """FSDP2's tensors: the error says how to have them whole."""
+    for mine in found[1]:
+        told = [error for name, error in mine["errors"].items() if name.endswith("a part")]
+        assert len(told) == 5
+        assert all(
+            re.search(r"ValueError: 0\..*is divided among ranks .*full_state_dict=True", e) for e in told
+        )
 
 
 # --- the commands --------------------------------------------------------------------------------------------------

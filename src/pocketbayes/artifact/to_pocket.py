@@ -18,6 +18,7 @@ from pocketbayes.posterior.fixed import FixedEntries
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import MeanFieldWeight, Site, require_bayesian, sites, unwrap
 from pocketbayes.prediction.scales import scales_of
+from pocketbayes.runs.ranks import require_whole
 from pocketbayes.sharing.shared import SharedWeight, TrainableCodebook
 
 
@@ -29,6 +30,7 @@ def to_pocket(
     metadata: Mapping[str, Any] | None = None,
 ) -> Pocket:
     """The model as arrays, tensor by tensor."""
+    require_whole(model)
     networks, found = modes_of(model), require_bayesian(model)
     noise, extras = _describe_noise(found)
     book = _one_codebook(found)

@@ -32,6 +32,7 @@ from pocketbayes.posterior.surgery import (
     unregister,
 )
 from pocketbayes.posterior.weights import MeanFieldWeight, require_bayesian, sites, stochastic_weights
+from pocketbayes.runs.ranks import require_whole
 
 Where = str | Sequence[str] | Callable[[str, nn.Parameter], bool] | None
 
@@ -86,6 +87,7 @@ def bayesianize(
     """
     if not isinstance(model, nn.Module):
         model = Modes(model)
+    require_whole(model)
     if stochastic_weights(model):
         raise ValueError(
             f"{type(model).__name__} is Bayesian already. "

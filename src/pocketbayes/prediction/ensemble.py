@@ -24,6 +24,7 @@ from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import Site, sites, stochastic_weights
 from pocketbayes.prediction.fold import Affine, fold_norms, split_prefix, trace
 from pocketbayes.prediction.layout import channels_last
+from pocketbayes.runs.ranks import require_whole
 
 _FILTERS = (
     threading.Lock()
@@ -62,6 +63,7 @@ class Ensemble:
         max_bytes: int = 2 << 30,
         fast: bool = True,
     ) -> None:
+        require_whole(model)
         networks = modes_of(model)
         at_means = samples == "mean" or not stochastic_weights(model)
         self.samples = len(networks) if samples == "mean" or at_means else samples

@@ -116,11 +116,23 @@ def require_same(what: str, value: Any, advice: str) -> None:
             raise RankError(f"{what}: rank 0 has {found[0]}, rank {rank} has {other}. {advice}")
 
 
+def require_whole(model: nn.Module) -> None:
+    """Complain about parameters of which a rank has a part only."""
+    for name, parameter in model.named_parameters():
+        if type(parameter.data).__name__ == "DTensor":
+            raise ValueError(
+                f"{name}: is divided among ranks (fully_shard), and pocketbayes needs it whole on each. Load what "
+                "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, options=StateDictOptions("
+                "full_state_dict=True)) returns into a network that is not; ranks then divide the data."
+            )
+
+
 def require_same_network(
     model: nn.Module,
     advice: str = "Seed all ranks alike before the network is built, or load the same weights on each.",
 ) -> None:
     """Complain, on all ranks, unless they have one network, to the bit."""
+    require_whole(model)
     if count() > 1:
         from pocketbayes.runs.checkpoint import fingerprint
 
