@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from torch import nn
 
 from cli_runs import complaint
 from pocketbayes import nets
 from pocketbayes.artifact.plain_weights import load_weights
 from pocketbayes.cli.datasets import Data
-from pocketbayes.cli.network import builder
+from pocketbayes.cli.network import builder, note_scaling
 from pocketbayes.cli.options import TrainingData
 from pocketbayes.data import DataSet, Scaling
+from pocketbayes.data.scaling import measured_scaling
 from pocketbayes.data.splits import splits_from
 
 
@@ -186,3 +190,28 @@ def test_given_means_and_deviations_replace_the_measured_ones() -> None:
     data = Data("digits", TrainingData(data="digits", mean=[0.5], std=[0.25])).train
     expected = (data.x.float() / 16 - 0.5) / 0.25
     torch.testing.assert_close(data.inputs(), expected)
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_weights_that_know_inputs_as_they_are_are_noticed(
+    shift: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A network fitted to inputs as they are, and one fitted to what the commands make of them."""
+    x, y = load_digits(return_X_y=True)
+    x = x / 16 + shift
+    raw = DataSet(
+        name="pixels",
+        x=torch.tensor(x, dtype=torch.float32).reshape(-1, 1, 8, 8),
+        y=torch.tensor(y),
+        classes=tuple("0123456789"),
+        scaling=measured_scaling(x.reshape(-1, 1, 8, 8)),
+    )
+    scaled = raw.inputs().reshape(-1, 64).numpy()
+    for known, noticed in ((x, shift > 0), (scaled, False)):
+        fitted = LogisticRegression(max_iter=500).fit(known, y)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        with torch.no_grad():
+            net[1].weight.copy_(torch.tensor(fitted.coef_))
+            net[1].bias.copy_(torch.tensor(fitted.intercept_))
+        note_scaling(net, raw)
+        assert ("--mean 0 --std 1" in capsys.readouterr().err) == noticed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from pocketbayes.prediction.inputs import device_of, slices
 from pocketbayes.prediction.scales import scales_of
 from pocketbayes.runs.files import write_atomically
 
+_REGISTRY = "torch.onnx._internal.exporter._registration"  # a logger
 OPSET = 20
 NEEDED = ("onnx", "onnx_ir", "onnxruntime", "onnxscript")
 TOLERANCE = 1e-3  # of the largest output: what the order of sums may change in a deep network
@@ -134,6 +136,7 @@ def _exported(plain: nn.Module, batch: Batch) -> Any:
 
     leaves = pytree.tree_leaves(output := plain(*batch.args, **batch.kwargs))
     answer = next(place for place, leaf in enumerate(leaves) if leaf is output_tensor(output))
+    logging.getLogger(_REGISTRY).addFilter(_not_of_torchvision)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         shapes = _shapes(plain, batch)
@@ -149,6 +152,11 @@ def _exported(plain: nn.Module, batch: Batch) -> Any:
         main.outputs[:] = [main.outputs[answer]]
         onnxscript.optimizer.optimize_ir(found.model)
     return main
+
+
+def _not_of_torchvision(record: logging.LogRecord) -> bool:
+    """Whether a line is not one of those that torch logs where torchvision, which is not needed, is not installed."""
+    return not str(record.msg).startswith("torchvision is not installed")
 
 
 def _two(plain: nn.Module, example: Any) -> Batch:

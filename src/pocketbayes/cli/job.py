@@ -24,7 +24,7 @@ from pocketbayes.artifact.predictor import ClassAnswers, score
 from pocketbayes.artifact.store import load
 from pocketbayes.cli.compress import CompressOptions
 from pocketbayes.cli.datasets import Data, divided, ood_data, require_calibratable, training_batches
-from pocketbayes.cli.network import builder, opened, require_takes
+from pocketbayes.cli.network import builder, note_scaling, opened, require_takes
 from pocketbayes.cli.output import finite
 from pocketbayes.cli.record import facts, of_compression
 from pocketbayes.cli.report import write_story
@@ -114,6 +114,8 @@ class Job:
         network = function(**arguments)
         load_weights(network, self.given.weights)
         require_takes(network, net, data.train)
+        if self.given.mean is None:
+            note_scaling(network, data.train)
         card = card_of(net, arguments, data.train)
         if isinstance(noise := card.likelihood(), Homoscedastic):
             start_noise(network, data.train.batches(256), noise)

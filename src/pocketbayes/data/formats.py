@@ -206,6 +206,7 @@ def tidy(path: Path, x: Array, y: Array) -> Arrays:
         if x.shape[3] not in (1, 3, 4):
             raise ValueError(
                 f"{path}: images must be [N, H, W] or [N, H, W, C] with C of 1, 3 or 4, got {x.shape}."
+                + (" Channels come last: save x.transpose(0, 2, 3, 1)." if x.shape[1] in (1, 3, 4) else "")
             )
         one = x.shape[3] == 1  # a transposed array of one channel would pass for channels-last in torch
         x = x.reshape(len(x), 1, *x.shape[1:3]) if one else x.transpose(0, 3, 1, 2)
