@@ -2,11 +2,12 @@
 
     python -m experiments.sharing.long --data DIR --parts resnet20-64000 --seeds 0 1 2
     python -m experiments.sharing.long --data DIR --parts resnet20-40000 resnet20-90000 resnet32-90000 --seeds 0
+    python -m experiments.sharing.long --data DIR --parts resnet20-64000-rounded     # the plain competitor, as long
     python -m experiments.sharing.long --data DIR --probes            # short runs that choose between recipes
     python -m experiments.sharing.long --probes --set digits --seeds 0 1 2
 
 `pb.compress` from the network in experiments/models, which `train_network` trains (--net resnet32 for a deeper one), taught
-by it and by its earlier cycles.  Logit temperatures, and a factor on sigma, are fitted to validation images; these choose
+by it and by its earlier cycles.  The plain competitor is that of `experiments.sharing.rounding`.  Logit temperatures, and a factor on sigma, are fitted to validation images; these choose
 the recipe too.  Probes differ from each other in one thing: on CIFAR-10 with the first training images and few steps, on
 digits with a small network without norms, whose 40 epochs take seconds.  The test set is used once for each file, loaded back from disk: with 8 draws, and with one pass through the means.  Killed
 and started again, a run goes on where it was.
@@ -27,6 +28,7 @@ import torch
 import pocketbayes as pb
 from experiments.markdown import cost, measured, shown, table
 from experiments.record import RESULTS, versions, write_result
+from experiments.sharing import rounding
 from experiments.sharing.bench import METRICS, PRIOR, Bench, arguments, bench_of, scores
 from experiments.sharing.digits import train as train_digits
 from experiments.sharing.frontier import SHORT, Part, compress
@@ -116,6 +118,20 @@ def made(bench: Bench, name: str, part: Part) -> dict[str, Any]:
     return bench.measured(name, make, part.settings(len(bench.teachers())))
 
 
+def rounded(bench: Bench, name: str, max_bytes: int, plan: pb.Plan) -> dict[str, Any]:
+    """The plain competitor's row: the same bytes, epochs and teachers, one pass with a temperature."""
+
+    def make() -> dict[str, Any]:
+        row = rounding.make(
+            bench, max_bytes, name=name, epochs=plan.epochs, seed=plan.seed, bfloat16=plan.bfloat16
+        )
+        found = {images: {"means": row[images]["calibrated"]} for images in ("validation", "test")}
+        return row | found | {"multiply_adds": multiply_adds(bench)}
+
+    settings = {"plan": {"epochs": plan.epochs, "lr": rounding.LR, "seed": plan.seed}, "max_bytes": max_bytes}
+    return bench.measured(name, make, settings)
+
+
 def start(bench: Bench) -> dict[str, Any]:
     """The network as it came, one pass, with a logit temperature from validation images."""
 
@@ -144,14 +160,14 @@ def multiply_adds(bench: Bench) -> int:
     return int(counter.get_total_flops()) // 2
 
 
-def part_of(text: str) -> tuple[str, int]:
-    """The network and the bytes that `resnet32-90000` asks for."""
-    found = re.fullmatch(r"(resnet\d+)-(\d+)", text)
+def part_of(text: str) -> tuple[str, int, bool]:
+    """The network, the bytes, and whether it is the competitor that `resnet32-90000` or `resnet32-90000-rounded` asks for."""
+    found = re.fullmatch(r"(resnet\d+)-(\d+)(-rounded)?", text)
     if found is None or found[1] not in NETS:
         raise ValueError(
-            f"{text}: no such part. Write a network of {', '.join(NETS)} and bytes: resnet20-64000."
+            f"{text}: no such part. Write a network of {', '.join(NETS)} and bytes, resnet20-64000, or resnet20-64000-rounded."
         )
-    return found[1], int(found[2])
+    return found[1], int(found[2]), bool(found[3])
 
 
 def main() -> None:
@@ -174,11 +190,14 @@ def main() -> None:
             f"no such probe: {', '.join(sorted(unknown))}. There are {', '.join(probes_of(args.set))}."
         )
     for seed in args.seeds:
-        for kind, max_bytes in parts:
+        for text, (kind, max_bytes, plainly) in zip(args.parts, parts, strict=True):
             bench = bench_of(args, "cifar10", FOLDER, kind)
             start(bench)
             plan = replace(RECIPE, epochs=args.epochs, seed=seed)
-            made(bench, f"{kind}-{max_bytes}-{seed}", Part(max_bytes, plan, precision=SHORT))
+            if plainly:
+                rounded(bench, f"{text}-{seed}", max_bytes, plan)
+            else:
+                made(bench, f"{text}-{seed}", Part(max_bytes, plan, precision=SHORT))
         if args.probes is not None:
             bench = bench_of(args, args.set, f"{FOLDER}/{args.set}-probes")
             if args.set == "digits":
@@ -231,11 +250,12 @@ def command(rows: dict[str, Any]) -> str:
 
 def headline(result: dict[str, Any]) -> str:
     """For RESULTS.md."""
-    told = [
-        f"{name} bytes {shown([r['test']['draws']['accuracy'] for r in runs], 2, 100)} %"
-        for name, runs in by_part(result["rows"])
+    words = [
+        f"{row} accuracy {shown([r['test'][way]['accuracy'] for r in runs], 2, 100)} %"
+        for row, runs in by_part(result["rows"])
+        for way in list(runs[0]["test"])[:1]
     ]
-    return f"{'; '.join(told)}." if told else "recipes, compared on validation images."
+    return f"{'; '.join(words)}." if words else "recipes, compared on validation images."
 
 
 def section(result: dict[str, Any]) -> str:
@@ -292,18 +312,16 @@ def result_rows(rows: dict[str, Any]) -> Iterator[tuple[object, ...]]:
                 *told([row], "means", 1),
             )
     for name, runs in by_part(rows):
-        kind, _, size = name.partition("-")
-        sizes = " to ".join(
-            f"{b:,}" for b in sorted({min(r["bytes"] for r in runs), max(r["bytes"] for r in runs)})
-        )
-        epochs = runs[0]["settings"]["plan"]["epochs"]
-        for way, passes in (("draws", PASSES), ("means", 1)):
-            answer = f"{passes} {way}" if passes > 1 else way
+        kind, max_bytes, plainly = part_of(name)
+        found = [run["bytes"] for run in runs]
+        sizes = " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))
+        for way in runs[0]["test"]:
+            passes = PASSES if way == "draws" else 1
             yield (
-                f"{kind}, {int(size):,}, {len(runs)} seed{'s' * (len(runs) > 1)}",
+                f"{kind}, {max_bytes:,}{', plain competitor' * plainly}, {len(runs)} seed{'s' * (len(runs) > 1)}",
                 sizes,
-                epochs,
-                answer,
+                runs[0]["settings"]["plan"]["epochs"],
+                f"{passes} {way}" if passes > 1 else way,
                 *told(runs, way, passes),
             )
 

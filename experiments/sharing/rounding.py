@@ -140,7 +140,7 @@ class Writer:
     def __call__(self, net: nn.Module, path: Path, *, graph: bool = True) -> int:
         """Returns the bytes."""
         images = self.bench.held_out()
-        card = card_of("resnet20", self.bench.architecture(), images).metadata()
+        card = card_of(self.bench.kind, self.bench.architecture(), images).metadata()
         example = images.inputs(slice(0, 2)) if graph else None
         pocket = in_pocket_form(net, self.bench.fresh())
         return pb.save(pocket, path, precision=SHORT, metadata=card, example=example).total
@@ -190,10 +190,18 @@ class Steered:
             yield batch
 
 
-def make(bench: Bench, max_bytes: int) -> dict[str, Any]:
+def make(
+    bench: Bench,
+    max_bytes: int,
+    *,
+    name: str | None = None,
+    epochs: int = CALM.epochs,
+    seed: int = CALM.seed,
+    bfloat16: bool | None = None,
+) -> dict[str, Any]:
     """The file of that size under --work, and its scores."""
     bench.work.mkdir(parents=True, exist_ok=True)
-    path, write = bench.work / f"rounding-{max_bytes}.pocket", Writer(bench)
+    path, write = bench.work / f"{name or f'rounding-{max_bytes}'}.pocket", Writer(bench)
     net, loader = bench.plain(), bench.training()
     teachers = bench.teachers()
     round_weights(net, loader)
@@ -201,7 +209,7 @@ def make(bench: Bench, max_bytes: int) -> dict[str, Any]:
     scale_steps(net, 2 ** ((entropy(net) - 2.0 * weights) / weights))
     fill(net, path, max_bytes, write)
     bits = entropy(net)  # which the file of this size has: the coder's gain follows
-    fast = compiling_pays(net, loader, CALM.epochs)
+    fast = compiling_pays(net, loader, epochs) if bfloat16 is None else bfloat16
     autocast = torch.bfloat16 if fast else None
     lessons = pb.Distilled(
         Steered(loader, net, bits), teachers, fraction=CALM.distillation, autocast=autocast, compiled=fast
@@ -211,13 +219,13 @@ def make(bench: Bench, max_bytes: int) -> dict[str, Any]:
     pb.fit_map(
         net,
         lessons,
-        epochs=CALM.epochs,
+        epochs=epochs,
         lr=LR,
         num_data=bench.images,
         autocast=autocast,
         checkpoint=path.with_suffix(".safetensors"),
         checkpoint_seconds=120.0,
-        seed=CALM.seed,
+        seed=seed,
         progress=False,
         on_epoch=lambda e: print(f"epoch {e.epoch} nll {e.nll:.4f} {e.seconds:.0f} s", flush=True),
     )
