@@ -107,6 +107,7 @@ class Part(NamedTuple):
     precision: Precision = Precision()
     images: int | None = None  # of the training set; None for all
     rescaled: bool = False  # starts with channels of equal sigma
+    graph: bool = True  # in the file
 
     def settings(self, teachers: int) -> dict[str, Any]:
         """All that the result depends on; how fast training computes is left out."""
@@ -179,6 +180,7 @@ def compress(bench: Bench, name: str, part: Part) -> dict[str, Any]:
         precision=part.precision,
         teacher=bench.teachers() if several else None,
         metadata=card_of(bench.kind, bench.architecture(), bench.test_set()).metadata(),
+        graph=part.graph,
         checkpoints=bench.work / f"{name}-checkpoints",
         progress=False,
     )

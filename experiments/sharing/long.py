@@ -60,6 +60,7 @@ PROBED = {  # what is run on each data set
         tested=False,
         alone=True,
         precision=SHORT,
+        graph=False,
     ),
 }
 PROBES: dict[str, dict[str, Any]] = {  # what differs from the first
