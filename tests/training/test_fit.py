@@ -504,6 +504,7 @@ MALFORMED = {
     "no optimizer": lambda tree: {k: v for k, v in tree.items() if k != "optimizer"},
     "another optimizer": lambda tree: {**tree, "optimizer": {"state": {}, "param_groups": []}},
     "no weights": lambda tree: {**tree, "trained": {}},
+    "an empty best epoch": lambda tree: {**tree, "state": {**tree["state"], "best": {}}},
     "nothing for weights": lambda tree: {**tree, "trained": None},
     "random numbers from far away": lambda tree: {
         **tree,

@@ -71,7 +71,7 @@ class Checkpoints:
         tree = ranks.once(lambda: load_checkpoint(path))
         with _malformed_is_an_artifact_error(path):
             facts, best = dict(tree["facts"]), tree["state"]["best"]
-            held = [_shapes(run, trained) for trained in (tree["trained"], best or tree["trained"])]
+            held = [_shapes(run, tree["trained"]), *([] if best is None else [_shapes(run, best)])]
         require_same(path, facts, self.facts, advice=ADVICE)
         for shapes in held:
             require_same(path, shapes, _shapes(run, run.trained()), advice=ADVICE)
