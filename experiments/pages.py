@@ -50,6 +50,7 @@ SUBJECTS = {  # by the name of the file
     ),
     "scale": Page("Networks at full size", ("scale",)),
     "digits": Page("Handwritten digits", ("calibration", "sharing.digits")),
+    "reliability": Page("Kills, faults, load and hostile files", ("reliability", "fuzzing")),
 }
 PREFACE = """Written by `python -m experiments.pages` (`make results`) from the files in [experiments/results]({results}), not by hand.
 Each part gives the command that measures it again; [docs/data.md]({data}) describes the data it needs.

@@ -100,8 +100,8 @@ def total(result: dict[str, Any]) -> int:
 
 def headline(result: dict[str, Any]) -> str:
     return (
-        f"of {total(result):,} killed runs all went on to the same bytes, with no torn file and nothing left "
-        "behind; full disks, vanishing folders, threads and processes cost an error that says so, or nothing."
+        f"{total(result):,} kills, after each of which the run went on to the same bytes, with no torn file and nothing "
+        "left behind; full disks and folders that vanish give an error that says so; threads and processes, the same bits."
     )
 
 
@@ -113,11 +113,14 @@ def section(result: dict[str, Any]) -> str:
             for name, row in result["kills"].items()
         ),
     )
-    names = list(next(iter(result["faults"].values())))
-    faulted = "\n".join(
-        f"- {fault}\n"
-        + "\n".join(f"    - `{work}`: {told[fault]}" for work, told in result["faults"].items())
-        for fault in names
+    faulted = table(
+        "| fault | work | what it says |",
+        (
+            (fault, work, message)
+            for fault in next(iter(result["faults"].values()))
+            for work, told in result["faults"].items()
+            for message in [told[fault]]
+        ),
     )
     found = result["load"]
     threads, memory = found["threads"], found["memory"]

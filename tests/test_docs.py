@@ -98,7 +98,8 @@ RESULTS = [
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in PAGES), *RESULTS]
+    "document",
+    ["README.md", "CONTRIBUTING.md", "SECURITY.md", *(f"docs/{name}.md" for name in PAGES), *RESULTS],
 )
 def test_links_and_commands_point_to_something(document: str) -> None:
     text, folder = (ROOT / document).read_text(), (ROOT / document).parent

@@ -149,6 +149,14 @@ def test_noise_is_checked_where_the_file_is_read(name: str) -> None:
         decode(changed(DATA, lambda head: head.__setitem__("noise", noise)))
 
 
+def test_what_a_file_says_is_quoted_in_part() -> None:
+    one: Any = {"w": MeanField(shape=(1,), mu=np.zeros(1), sigma=np.ones(1))}
+    pocket = decode(encode(Pocket(tensors=one, noise={"family": "é" * 5000})).data)
+    with pytest.raises(ArtifactError, match="unknown family") as error:
+        sample_weights(pocket, seed=0, number=0)
+    assert len(str(error.value)) < 500
+
+
 SLOWEST = {
     "a mixture": {"family": "GaussianMixture", "weights": [1 / 30] * 30}
     | {"means": [i - 14.5 for i in range(30)], "sigmas": [1.0 + i / 99 for i in range(30)]},

@@ -280,6 +280,7 @@ def test_a_run_killed_while_it_cleans_up_leaves_nothing_to_another_network(
 BAD = {
     "bytes that are no size": ({"max_bytes": "some"}, "not a size"),
     "half a byte": ({"max_bytes": 1600.5}, "max_bytes must be a whole number"),
+    "bytes that are NaN": ({"max_bytes": float("nan")}, "max_bytes must be a whole number"),
     "no bytes": ({"max_bytes": 0}, "max_bytes must be a whole number, at least 1"),
     "a loss that is NaN": ({"max_nll_rise": float("nan")}, "finite"),
     "no budget": ({}, "exactly one"),

@@ -251,6 +251,16 @@ def save_image(path: Path, values: np.ndarray) -> None:
     image.fromarray(values).save(path)
 
 
+@pytest.mark.parametrize(("width", "height"), [(6_001, 4_000), (1, 65_537)])
+def test_a_picture_too_large_for_memory_is_refused_before_it_is_unfolded(
+    width: int, height: int, tmp_path: Path
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("1", (width, height)).save(tmp_path / "large.png")
+    with pytest.raises(ValueError, match="24,000,000 in all and 65,536 a side"):
+        formats.open_image(tmp_path / "large.png")
+
+
 def test_a_folder_of_images_is_read_class_by_class(tmp_path: Path) -> None:
     colour, grey = pixels(6, 8, 8, 3), pixels(4, 8, 8)
     for i in range(6):

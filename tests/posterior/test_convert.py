@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import pocketbayes as pb
 from pocketbayes import nets
@@ -142,6 +142,29 @@ def test_the_way_back_does_not_touch_the_bayesian_model() -> None:
     pb.to_deterministic(model)
     pb.to_deterministic(model)
     assert not torch.equal(model(torch.ones(1, 3)), model(torch.ones(1, 3)))
+
+
+class Constant(nn.Module):
+    """A network of buffers only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("w", torch.ones(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w
+
+
+def test_a_network_without_parameters_answers_and_does_not_learn(tmp_path) -> None:
+    loader = pb.data.BatchLoader(torch.ones(8, 4), torch.arange(8) % 3, 4)
+    assert pb.predict(Constant(), torch.ones(2, 4)).probs.shape == (2, 3)
+    for learn in (
+        lambda: pb.fit_map(Constant(), loader, epochs=1),
+        lambda: pb.fisher_information(Constant(), loader),
+        lambda: pb.compress(Constant(), loader, path=tmp_path / "x.pocket", max_bytes=100),
+    ):
+        with pytest.raises(ValueError, match="has no parameters"):
+            learn()
 
 
 def test_the_state_of_a_bayesian_model_goes_through_torch_save(tmp_path) -> None:

@@ -181,6 +181,7 @@ def test_meaningless_requests_say_which_layer_and_what_to_do() -> None:
     "rule",
     [
         {"rule": "medium", "layer": 0, "shape": [3, 3]},
+        {"rule": ["light"], "layer": 0, "shape": [3, 3]},
         {"rule": "light", "layer": -1, "shape": [3, 3]},
         {"rule": "light", "layer": True, "shape": [3, 3]},
         {"rule": "light", "shape": [3, 3]},

@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 import pocketbayes as pb
-from pocketbayes import nets
+from pocketbayes import nets, noise
 from pocketbayes.data.loaders import count_examples
 from pocketbayes.errors import ArtifactError, NonFiniteError, ReproducibilityWarning
 from pocketbayes.likelihood import Heteroscedastic, Homoscedastic
@@ -510,6 +510,13 @@ MALFORMED = {
         **tree,
         "random": {**tree["random"], "numpy": (*tree["random"]["numpy"][:2], 1 << 40, 0, 0.0)},
     },
+    "random numbers of another type": lambda tree: {
+        **tree,
+        "random": {
+            **tree["random"],
+            "numpy": ("MT19937", torch.zeros(624, dtype=torch.complex64), *tree["random"]["numpy"][2:]),
+        },
+    },
     "a list of weights": lambda tree: {**tree, "trained": [1, 2]},
     "a state of something else": lambda tree: {**tree, "state": {**tree["state"], "moon": 1}},
     "no random numbers": lambda tree: {**tree, "random": {"torch": torch.zeros(3)}},
@@ -525,6 +532,62 @@ def test_a_malformed_checkpoint_is_refused_before_the_model_is_touched(tmp_path:
     with pytest.raises(ArtifactError, match=r"run\.safetensors"):
         pb.fit(m, loader(), epochs=2, checkpoint=path)
     assert torch.equal(numbers(m), before)
+
+
+def batches(**changes) -> pb.data.BatchLoader:
+    g = torch.Generator().manual_seed(changes.get("seed", 0))
+    x, y = torch.randn(32, 4, generator=g), torch.randint(3, (32,), generator=g)
+    return pb.data.BatchLoader(x.to(changes.get("dtype", torch.float32)), y, 8)
+
+
+OTHERS = {
+    "data of equal length": ({}, batches(seed=1), {}, "the data was"),
+    "noise": ({"noise": noise.Laplace()}, batches(), {}, "the noise of .* was Gaussian, is Laplace"),
+    "a noise of the family": ({"noise": noise.Bimodal(0.5)}, batches(), {}, "the noise of"),
+    "a likelihood": ({}, batches(), {"likelihood": lambda out, y: out.square().mean()}, "likelihood"),
+    "a schedule": (
+        {},
+        batches(),
+        {"schedule": lambda o: torch.optim.lr_scheduler.ConstantLR(o)},
+        "the schedule was LambdaLR, is ConstantLR",
+    ),
+    "a type": ({"dtype": torch.float64}, batches(dtype=torch.float64), {}, "float32, is .*float64"),
+}
+
+
+@pytest.mark.parametrize(("made", "data", "options", "message"), OTHERS.values(), ids=OTHERS)
+def test_a_run_with_another_setting_is_refused_and_the_model_left_alone(
+    tmp_path: Path, made: dict, data: pb.data.BatchLoader, options: dict, message: str
+) -> None:
+    pb.fit(model(), batches(), epochs=1, checkpoint=tmp_path / "c")
+    other = pb.bayesianize(nets.mlp([4, 8, 3]).to(made.pop("dtype", torch.float32)), **made)
+    before = numbers(other)
+    with pytest.raises(ArtifactError, match=message):
+        pb.fit(other, data, epochs=1, checkpoint=tmp_path / "c", **options)
+    assert torch.equal(numbers(other), before)
+
+
+RISKS = {
+    "workers that stay": ({"num_workers": 1, "persistent_workers": True}, 1, "persistent_workers"),
+    "a generator": ({"shuffle": True, "generator": torch.Generator()}, 1, "generator of its own"),
+    "more threads": ({}, 2, "it ran on 1 threads, now on 2"),
+}
+
+
+@pytest.mark.parametrize(("options", "threads", "message"), RISKS.values(), ids=RISKS)
+def test_resuming_warns_where_the_bits_may_differ(
+    tmp_path: Path, options: dict, threads: int, message: str
+) -> None:
+    def run() -> None:
+        pb.fit(model(), DataLoader(batches().dataset, 8, **options), epochs=1, checkpoint=tmp_path / "c")
+
+    run()
+    torch.set_num_threads(threads)
+    try:
+        with pytest.warns(ReproducibilityWarning, match=message):
+            run()
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_resuming_a_stream_warns(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -99,10 +100,12 @@ def fixed_mask(fixed: Fixed, shape: tuple[int, ...], name: str, expand: Expand =
         mask = np.asarray(expand(fixed.mask, shape), bool)
     except ValueError as error:
         raise ArtifactError(
-            f"{name}: cannot expand the rule {fixed.mask} of its fixed weights: {error}"
+            f"{name}: cannot expand the rule {reprlib.repr(fixed.mask)} of its fixed weights: {error}"
         ) from error
     if mask.shape != shape or int(np.count_nonzero(mask)) != fixed.count:
-        raise ArtifactError(f"{name}: the rule {fixed.mask} should fix {fixed.count} weights of {shape}")
+        raise ArtifactError(
+            f"{name}: the rule {reprlib.repr(fixed.mask)} should fix {fixed.count} weights of {shape}"
+        )
     return mask
 
 
@@ -120,7 +123,7 @@ def fixed_signs(rule: JSON, shape: tuple[int, ...]) -> Array:
     """[size] +1 or -1 for every weight, from the seed `signs` of a rule: no bit of the file is spent on them."""
     seed, layer = rule["signs"], rule.get("layer", -1)
     if not all(type(n) is int and n >= 0 for n in (seed, layer)):
-        raise ArtifactError(f"the rule {rule} needs whole numbers for its signs and its layer")
+        raise ArtifactError(f"the rule {reprlib.repr(rule)} needs whole numbers for its signs and its layer")
     return random_signs(shape, layer, seed).reshape(-1)
 
 

@@ -24,7 +24,7 @@ IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".we
 _IDX_UBYTE = 8
 _INFLATED, _RATIO = 1 << 27, 20  # bytes that a compressed file may unfold to, or so many times its own size
 _UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)  # said by the system well enough
-_PIXELS = 1 << 25  # of a picture: 100 MB in colour
+_PIXELS, _SIDE = 24_000_000, 1 << 16  # of a picture: 96 MB in colour, as Pillow holds it
 
 
 class _TooLarge(ValueError):
@@ -276,13 +276,14 @@ def open_image(path: Path, mode: str | None = None, size: tuple[int, int] | None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our bound is tighter
             with Image.open(path) as file:
-                if file.width * file.height > _PIXELS:
+                if file.width * file.height > _PIXELS or max(file.size) > _SIDE:
                     raise _TooLarge(
-                        f"{path}: too large a picture, {file.width} x {file.height} pixels; at most {_PIXELS:,}. "
-                        "Make it smaller."
+                        f"{path}: too large a picture, {file.width} x {file.height} pixels; at most {_PIXELS:,} in all "
+                        f"and {_SIDE:,} a side. Make it smaller."
                     )
                 mode = mode or ("L" if file.mode in ("1", "L", "I;16") else "RGB")
-                image = file.convert(mode)
+                file.load()
+                image = file if file.mode == mode else file.convert(mode)
     except (*_UNREADABLE, _TooLarge):
         raise
     except Exception as error:  # Pillow lets anything through that a damaged file provokes

@@ -10,6 +10,7 @@ entry is a whole kernel.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,8 @@ def mask_from_rule(rule: Mapping[str, Any]) -> BoolArray:
     """
     kind, layer, shape = rule.get("rule"), _natural(rule, "layer"), _shape(rule)
     inputs, outputs = shape[:2] if rule.get("transposed", False) else shape[1::-1]
+    if not isinstance(kind, str):
+        raise ValueError(f"mask rule: a rule has a name, not {reprlib.repr(kind)}.")
     if kind in BLOCKS:
         matrix = place(BLOCKS[kind](min(inputs, outputs)), inputs, outputs, layer)
     elif kind == "random":
@@ -79,7 +82,9 @@ def mask_from_rule(rule: Mapping[str, Any]) -> BoolArray:
             raise ValueError(f"mask rule: {count} entries cannot be fixed in a {inputs} x {outputs} matrix.")
         matrix = scatter(count, inputs, outputs, layer, seed)
     else:
-        raise ValueError(f"mask rule: unknown rule {kind!r}. Known are 'light', 'heavy' and 'random'.")
+        raise ValueError(
+            f"mask rule: unknown rule {reprlib.repr(kind)}. Known are 'light', 'heavy' and 'random'."
+        )
     oriented = matrix if rule.get("transposed", False) else matrix.T  # [shape[0], shape[1]]
     kernel = (1,) * (len(shape) - 2)
     return np.broadcast_to(oriented.reshape(*oriented.shape, *kernel), shape).copy()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -198,11 +199,13 @@ def drift(age: float, exponent: float, shift: float) -> tuple[float, float]:
 def shape_of(description: Mapping[str, Any]) -> Shape:
     """The shape that a family's description asks for; none, {}, is Gaussian.  ValueError where it makes no sense."""
     if not isinstance(description, Mapping):
-        raise ValueError(f"noise: a family is described by an object, got {description!r}.")
+        raise ValueError(f"noise: a family is described by an object, got {reprlib.repr(description)}.")
     family = description.get("family", "Gaussian")
     build = FAMILIES.get(family) if isinstance(family, str) else None
     if build is None:
-        raise ValueError(f"noise: unknown family {family!r}. Known families: {', '.join(sorted(FAMILIES))}.")
+        raise ValueError(
+            f"noise: unknown family {reprlib.repr(family)}. Known families: {', '.join(sorted(FAMILIES))}."
+        )
     try:
         shape = build(description)
     except (KeyError, TypeError, IndexError, ArithmeticError) as error:

@@ -16,7 +16,7 @@ from pocketbayes.posterior.draws import mean_weights, mix
 from pocketbayes.posterior.modes import Modes, unwrap
 from pocketbayes.posterior.priors import FanIn, Scale, scale_of
 from pocketbayes.posterior.surgery import parameters_with_owners
-from pocketbayes.posterior.weights import sites
+from pocketbayes.posterior.weights import device_of_parameters, sites
 from pocketbayes.runs import randomness, ranks
 from pocketbayes.runs.progress import track
 
@@ -63,7 +63,7 @@ def fisher_information(
     ranks.require_same_network(unwrap(model))
     weights = _weights(model)
     total = {name: torch.zeros_like(w) for name, w in weights.items()}
-    seen, was_training, device = 0, model.training, next(model.parameters()).device
+    seen, was_training, device = 0, model.training, device_of_parameters(model)
     model.eval()
     try:
         with randomness.forked(seed), mean_weights(model):

@@ -195,3 +195,11 @@ def require_bayesian(model: nn.Module) -> list[Site]:
             f"{type(model).__name__} has no stochastic weights. Convert it first: pb.bayesianize(model)."
         )
     return found
+
+
+def device_of_parameters(model: nn.Module) -> torch.device:
+    """Where a model that shall learn is, or an error if there is nothing to learn."""
+    first = next(model.parameters(), None)
+    if first is None:
+        raise ValueError(f"{type(model).__name__} has no parameters, so there is nothing to learn.")
+    return first.device

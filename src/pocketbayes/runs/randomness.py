@@ -31,6 +31,8 @@ def set_state(saved: dict[str, Any]) -> None:
     version, words, gauss = saved["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     name, keys, *rest = saved["numpy"]
+    if keys.dtype != torch.int64:
+        raise TypeError(f"the words of numpy's generator must be int64, got {keys.dtype}")
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
 
 

@@ -23,7 +23,7 @@ from torch.nn.functional import pad, unfold
 from pocketbayes.likelihood import unpack_inputs
 from pocketbayes.moments import Moments
 from pocketbayes.posterior.draws import mean_weights
-from pocketbayes.posterior.weights import stochastic_weights
+from pocketbayes.posterior.weights import device_of_parameters, stochastic_weights
 from pocketbayes.runs import ranks
 from pocketbayes.sharing.rate import NATS, ROWS, Rate, RateCode
 from pocketbayes.sharing.threads import spread
@@ -68,7 +68,7 @@ def input_moments(
         if _has_inputs(layer) and site.name == "weight" and site.weight.fixed is None:
             hook = lambda module, inputs, path=site.path: note(path, module, inputs)  # noqa: E731
             handles.append(layer.register_forward_pre_hook(hook))
-    was_training, device = model.training, next(model.parameters()).device
+    was_training, device = model.training, device_of_parameters(model)
     model.eval()
     try:
         with torch.no_grad(), mean_weights(model):

@@ -23,7 +23,7 @@ from pocketbayes.likelihood import Batch, Homoscedastic, Likelihood, unpack
 from pocketbayes.posterior.draws import mix
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.norms import train_mode
-from pocketbayes.posterior.weights import StochasticWeight, unwrap
+from pocketbayes.posterior.weights import StochasticWeight, device_of_parameters, unwrap
 from pocketbayes.prediction.evaluate import evaluate
 from pocketbayes.prediction.scales import Scales, give_scales
 from pocketbayes.runs import randomness, ranks
@@ -181,7 +181,7 @@ class TrainingRun:
             pass
         if here is not None:
             randomness.set_state(here)
-        device = next(self.task.model.parameters()).device
+        device = device_of_parameters(self.task.model)
         for raw in stream:
             yield unpack(raw, device)
         if self.state.batch == 0:

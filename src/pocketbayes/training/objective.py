@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from pocketbayes.likelihood import Batch, Likelihood, as_likelihood, unpack
 from pocketbayes.posterior.modes import modes_of, using
-from pocketbayes.posterior.weights import kl_divergence
+from pocketbayes.posterior.weights import device_of_parameters, kl_divergence
 
 
 class Nelbo(NamedTuple):
@@ -74,7 +74,7 @@ def nelbo(
     likelihood = as_likelihood(likelihood)
     parts = batch if isinstance(batch, Batch) else unpack(batch)
     losses, nlls, passes = [], [], samples * len(modes_of(model))
-    device = next(model.parameters()).device.type
+    device = device_of_parameters(model).type
     for s in range(passes):
         with using(model, s), draw(s):
             nll = _nll(model if forward is None else forward, device, parts, likelihood, autocast)
