@@ -142,7 +142,8 @@ def test_every_block_of_the_page_runs_where_it_says(device: Environment, tmp_pat
 
 def here(where: Path, program: str, *arguments: str) -> str:
     """On the workstation."""
-    command = [sys.executable, *(("-m", "pocketbayes.cli") if program == "pocketbayes" else ()), *arguments]
+    script = ["-c", "from pocketbayes.cli import main; main()"] if program == "pocketbayes" else []
+    command = [sys.executable, *script, *arguments]
     done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
