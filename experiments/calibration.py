@@ -26,7 +26,7 @@ from torch import nn
 import pocketbayes as pb
 from experiments.markdown import measured, table
 from experiments.record import RESULTS, Summary, summary, versions, write_result
-from pocketbayes.cli.digits import BATCH, train_deterministic, untrained
+from pocketbayes.cli.digits import BATCH, untrained
 from pocketbayes.data import DataSet, hold_out, load
 from pocketbayes.data.examples import stratified_order
 from pocketbayes.runs.progress import track
@@ -69,15 +69,17 @@ def noisy(data: DataSet, seed: int) -> DataSet:
 
 
 def baseline(data: Split, seed: int, epochs: int, *, lr: float, weight_decay: float) -> nn.Module:
-    return train_deterministic(
-        untrained(seed),
-        data.train,
-        data.validation,
+    model: nn.Module = untrained(seed)
+    pb.fit_map(
+        model,
+        data.train.batches(BATCH, shuffle=True),
+        validation=data.validation.batches(256),
         epochs=epochs,
+        optimizer=partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay),
         lr=lr,
-        weight_decay=weight_decay,
         seed=seed,
     )
+    return model
 
 
 def bayesian(start: nn.Module, data: Split, seed: int, *, lr: float, temperature: float) -> nn.Module:

@@ -21,13 +21,13 @@ from pocketbayes.artifact import store
 from pocketbayes.artifact.card import card_of
 from pocketbayes.artifact.network_predictor import NetworkPredictor
 from pocketbayes.artifact.predictor import ClassAnswers, score
-from pocketbayes.cli.output import TITLES
 from pocketbayes.cli.record import of_compression, versions
 from pocketbayes.compression.compress import compress
 from pocketbayes.compression.plan import Plan
 from pocketbayes.data import DataSet, hold_out, load
+from pocketbayes.data.photographs import photograph_patches
 from pocketbayes.posterior.convert import bayesianize
-from pocketbayes.prediction.score import ood_scores
+from pocketbayes.prediction.score import TITLES, ood_scores
 from pocketbayes.runs import randomness
 from pocketbayes.runs.files import write_atomically
 from pocketbayes.sharing.threads import operators_alone
@@ -101,8 +101,7 @@ def stages(folder: Path, *, seed: int = 0, epochs: int = 80) -> Iterator[DemoSta
             model, file, record = advance(model, demo)
             first = model if name == "deterministic" else first
             seconds = time.monotonic() - started
-            scores = {**judge(model, demo), "bytes": float(file.stat().st_size)}
-            yield DemoStage(name, seconds, scores, file)
+            yield DemoStage(name, seconds, judge(model, demo) | {"bytes": float(file.stat().st_size)}, file)
         tell(first, model, file, record, demo)
 
 
@@ -120,21 +119,6 @@ def digits(seed: int) -> Material:
     return Material(train, validation, test, photograph_patches(len(test), seed))
 
 
-def photograph_patches(count: int, seed: int) -> Tensor:
-    """Random 8 x 8 patches of scikit-learn's photographs in grey, each stretched to 0..16: [count, 1, 8, 8]."""
-    from sklearn.datasets import load_sample_images
-
-    generator = torch.Generator().manual_seed(seed)
-    grey = torch.stack(
-        [torch.tensor(image).float().mean(2) for image in load_sample_images().images]
-    )  # [2, H, W]
-    windows = grey.unfold(1, 8, 1).unfold(2, 8, 1)  # a view [2, H - 7, W - 7, 8, 8]
-    places = [torch.randint(size, (count,), generator=generator) for size in windows.shape[:3]]
-    patches = windows[places[0], places[1], places[2]]  # [count, 8, 8]
-    low, high = patches.amin((1, 2), keepdim=True), patches.amax((1, 2), keepdim=True)
-    return (16 * (patches - low) / (high - low).clamp_min(1)).round()[:, None]
-
-
 # --- the stages ------------------------------------------------------------------------------------------------
 
 
@@ -142,8 +126,15 @@ def deterministic(model: nn.Module, demo: Demo) -> Stage:
     """The network as one would train it without us: AdamW, cosine, the best epoch by validation NLL."""
     from safetensors.torch import save
 
-    train, validation, *_ = demo.material
-    train_deterministic(model, train, validation, epochs=demo.epochs, seed=demo.seed)
+    fit_map(
+        model,
+        demo.material.train.batches(BATCH, shuffle=True),
+        validation=demo.material.validation.batches(256),
+        epochs=demo.epochs,
+        optimizer=partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+        lr=0.01,
+        seed=demo.seed,
+    )
     file = demo.folder / "plain.safetensors"
     write_atomically(file, save(dict(model.state_dict())))
     return model, file, {}
@@ -201,29 +192,6 @@ def tell(before: nn.Module, model: nn.Module, file: Path, record: dict[str, Any]
     return report.write_page(demo.folder / PAGE, story)
 
 
-def train_deterministic(
-    model: nn.Module,
-    train: DataSet,
-    validation: DataSet,
-    *,
-    epochs: int,
-    lr: float = 1e-2,
-    weight_decay: float = 0.1,
-    seed: int = 0,
-) -> nn.Module:
-    """The plain network, trained in place with AdamW and a cosine, left at its best epoch by validation NLL."""
-    fit_map(
-        model,
-        train.batches(BATCH, shuffle=True),
-        validation=validation.batches(256),
-        epochs=epochs,
-        optimizer=partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay),
-        lr=lr,
-        seed=seed,
-    )
-    return model
-
-
 # --- the verdict -----------------------------------------------------------------------------------------------
 
 
@@ -232,8 +200,7 @@ def judge(model: nn.Module, demo: Demo) -> dict[str, float]:
     test, predictor = demo.material.test, demo.predictor(model)
     answer = predictor.predict(test.x, seed=demo.seed)
     photographs = predictor.predict(demo.material.photographs, seed=demo.seed)
-    assert isinstance(answer, ClassAnswers)
-    assert isinstance(photographs, ClassAnswers)
+    assert isinstance(answer, ClassAnswers) and isinstance(photographs, ClassAnswers)
     right = answer.labels == test.y
     found = score(answer, test.y) | ood_scores(answer, photographs)
     found |= {

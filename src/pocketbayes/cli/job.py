@@ -25,7 +25,6 @@ from pocketbayes.artifact.store import load
 from pocketbayes.cli.compress import CompressOptions
 from pocketbayes.cli.datasets import Data, divided, ood_data, require_calibratable, training_batches
 from pocketbayes.cli.network import builder, note_scaling, opened, require_takes
-from pocketbayes.cli.output import finite
 from pocketbayes.cli.record import facts, of_compression
 from pocketbayes.cli.report import write_story
 from pocketbayes.compression.compress import compress
@@ -36,7 +35,7 @@ from pocketbayes.prediction.layout import prefer_channels_last
 from pocketbayes.prediction.scales import Scale, Scales, scales_of
 from pocketbayes.prediction.threshold import selective
 from pocketbayes.runs import ranks
-from pocketbayes.runs.files import require_writable, write_atomically
+from pocketbayes.runs.files import finite, require_writable, write_atomically
 from pocketbayes.runs.progress import whole
 from pocketbayes.runs.workbench import Workbench, digest
 from pocketbayes.training.noise_scale import start_noise
@@ -120,8 +119,7 @@ class Job:
         if isinstance(noise := card.likelihood(), Homoscedastic):
             start_noise(network, data.train.batches(256), noise)
             card = card._replace(sigma=noise.sigma.item())
-        fresh = partial(function, **arguments)
-        return Start(network=network, fresh=fresh, card=card, data=data)
+        return Start(network=network, fresh=partial(function, **arguments), card=card, data=data)
 
     def _posterior(self) -> Start:
         """A posterior that was trained before; inputs are scaled as they were then."""
@@ -133,8 +131,7 @@ class Job:
         function = builder(str(card.net))
         arguments = nets.taken(function, nets.facts_of(card.shape, card.outputs) | card.args)
         card = card._replace(args=arguments)
-        fresh = partial(function, **arguments)
-        return Start(network=found.model, fresh=fresh, card=card, data=data)
+        return Start(network=found.model, fresh=partial(function, **arguments), card=card, data=data)
 
     # --- the work ----------------------------------------------------------------------------------------------
 

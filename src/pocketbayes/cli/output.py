@@ -14,32 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pocketbayes.prediction.score import TITLES
 from pocketbayes.runs import ranks
+from pocketbayes.runs.files import finite
 
 SLOW = 100_000  # passes of which it is said that fewer would do
-TITLES = {
-    "accuracy": "accuracy",
-    "nll": "NLL (nats)",
-    "ece": "calibration error (ECE)",
-    "brier": "Brier score",
-    "passes": "passes for an input",
-    "entropy": "mean entropy (nats)",
-    "epistemic": "of it epistemic",
-    "rmse": "RMSE",
-    "sigma": "mean predictive sigma",
-    "epistemic_sigma": "of it epistemic",
-    "coverage95": "within the 95 % interval",
-    "set_coverage": "prediction sets with the truth",
-    "set_size": "classes in a set",
-    "interval_coverage": "within the conformal interval",
-    "auroc": "AUROC, test data or OOD",
-    "aupr": "AUPR",
-    "fpr85": "FPR at 85 % TPR",
-    "fpr95": "FPR at 95 % TPR",
-    "answered": "sure enough to answer",
-    "risk": "wrong among these",
-    "bytes": "bytes",
-}
 
 
 def console() -> Console:
@@ -76,19 +55,6 @@ def note_passes(inputs: int, samples: object) -> None:
 def emit(result: Mapping[str, Any]) -> None:
     """The result as JSON on standard output: one line, and nothing else there."""
     typer.echo(json.dumps(finite(result), allow_nan=False))
-
-
-def finite(value: Any) -> Any:
-    """The same with null for numbers that JSON lacks, and lists for tuples and arrays."""
-    if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    if hasattr(value, "tolist"):
-        return finite(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def printable(text: str) -> str:

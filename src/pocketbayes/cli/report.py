@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +46,9 @@ def report(given: ReportOptions) -> Outcome:
 
     Data and the weights to compare with are those of the record of `pocketbayes compress`, unless given.
     """
-    record = _read_record(given.record, given.file)
+    from pocketbayes.report.record import read_record
+
+    record = read_record(given.record, given.file)
     given = _completed(given, dict(record.get("settings") or {}))
     if given.data is None:
         raise typer.BadParameter("Missing option '--data': no record beside the file names its data")
@@ -93,20 +94,6 @@ def write_story(
     if figures is not None:
         written += report.write_figures(figures, story)
     return written
-
-
-def _read_record(path: Path | None, file: Path) -> dict[str, Any]:
-    """The record given, or the one beside the file, or nothing."""
-    if path is None and not file.with_suffix(".json").is_file():
-        return {}
-    path = path or file.with_suffix(".json")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not the JSON that `pocketbayes compress` writes ({error}).") from error
-    if not isinstance(found, dict) or not isinstance(found.get("settings", {}), dict):
-        raise ValueError(f"{path}: not the JSON that `pocketbayes compress` writes.")
-    return found
 
 
 def _completed(given: ReportOptions, used: dict[str, Any]) -> ReportOptions:

@@ -14,11 +14,11 @@ from pocketbayes.cli.datasets import Data, divided, require_calibratable, traini
 from pocketbayes.cli.entry import Outcome, command
 from pocketbayes.cli.network import builder, require_takes
 from pocketbayes.cli.options import NET_HELP, NETWORK, Made, Seeded, prior_from, sigma_from, temperature_from
-from pocketbayes.cli.output import columns_table, console, finite, say
+from pocketbayes.cli.output import columns_table, console, say
 from pocketbayes.cli.record import epochs, facts
 from pocketbayes.cli.settings import option, required
 from pocketbayes.runs import ranks
-from pocketbayes.runs.files import require_writable, write_atomically
+from pocketbayes.runs.files import finite, require_writable, write_atomically
 from pocketbayes.runs.workbench import Workbench, digest
 
 if TYPE_CHECKING:
@@ -203,8 +203,7 @@ def _save(out: Path, trained: NetworkPredictor, *, bayesian: bool) -> None:
 
     model, metadata = trained.model, trained.card.metadata()
     if bayesian:
-        example = torch.zeros(2, *trained.card.shape)
-        save(model, out, priors=True, metadata=metadata, example=example)
+        save(model, out, priors=True, metadata=metadata, example=torch.zeros(2, *trained.card.shape))
         return
     state = {name: t.contiguous().clone() for name, t in model.state_dict().items()}
     write_atomically(out, to_bytes(state, metadata={"pocketbayes": json.dumps(finite(metadata))}))

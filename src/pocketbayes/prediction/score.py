@@ -13,6 +13,30 @@ from pocketbayes.prediction.answer import Predictive, Regression, in_units
 
 NORMAL_95 = 1.959964  # a Gaussian is within so many standard deviations with probability 0.95
 
+TITLES = {
+    "accuracy": "accuracy",
+    "nll": "NLL (nats)",
+    "ece": "calibration error (ECE)",
+    "brier": "Brier score",
+    "passes": "passes for an input",
+    "entropy": "mean entropy (nats)",
+    "epistemic": "of it epistemic",
+    "rmse": "RMSE",
+    "sigma": "mean predictive sigma",
+    "epistemic_sigma": "of it epistemic",
+    "coverage95": "within the 95 % interval",
+    "set_coverage": "prediction sets with the truth",
+    "set_size": "classes in a set",
+    "interval_coverage": "within the conformal interval",
+    "auroc": "AUROC, test data or OOD",
+    "aupr": "AUPR",
+    "fpr85": "FPR at 85 % TPR",
+    "fpr95": "FPR at 95 % TPR",
+    "answered": "sure enough to answer",
+    "risk": "wrong among these",
+    "bytes": "bytes",
+}
+
 
 class Evaluation(dict[str, float]):
     """Scores by name; also as attributes, and printable."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,20 @@ import numpy as np
 from pocketbayes.report.story import StageScores, TrainingCurve
 
 FACTS = ("command", "seed", "versions", "time")
+
+
+def read_record(path: Path | None, file: Path) -> dict[str, Any]:
+    """The record given, or the one beside the file, or nothing."""
+    if path is None and not file.with_suffix(".json").is_file():
+        return {}
+    path = path or file.with_suffix(".json")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not the JSON that `pocketbayes compress` writes ({error}).") from error
+    if not isinstance(found, dict) or not isinstance(found.get("settings", {}), dict):
+        raise ValueError(f"{path}: not the JSON that `pocketbayes compress` writes.")
+    return found
 
 
 def from_record(record: Mapping[str, Any] | None) -> dict[str, Any]:
