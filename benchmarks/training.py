@@ -14,8 +14,11 @@ import pocketbayes as pb
 from benchmarks import peers
 from benchmarks.timing import compare, milliseconds, ratio
 from pocketbayes import nets
+from pocketbayes.sharing.latent import Assignment, make_latent
+from pocketbayes.sharing.rate import Rate
 
 NUM_DATA = 50_000
+RATE = Rate(components=64)
 
 
 def deterministic(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -25,6 +28,21 @@ def deterministic(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
 def ours(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
     pb.bayesianize(model)
     return _step(model, lambda: pb.nelbo(model, (x, y), NUM_DATA).loss)
+
+
+def sharing(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
+    """A step of training that alternates with labels, which are renewed after it."""
+    pb.bayesianize(model, sigma=pb.Relative(0.1))
+    make_latent(model, RATE.components)
+    assignment = Assignment(model, RATE)
+    assignment.renew()
+    train = _step(model, lambda: pb.nelbo(model, (x, y), NUM_DATA).loss)
+
+    def step() -> None:
+        train()
+        assignment.renew()
+
+    return step
 
 
 def theirs(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -59,7 +77,8 @@ def run() -> None:
     )
     for name, (build, shape, repeat) in CASES.items():
         x, y = torch.randn(shape), torch.randint(10, shape[:1])
-        makers = {"deterministic": deterministic, "pocketbayes": ours, "bayesian-torch 0.5.0": theirs}
+        makers = {"deterministic": deterministic, "pocketbayes": ours, "pocketbayes, sharing": sharing}
+        makers["bayesian-torch 0.5.0"] = theirs
         steps = {}
         for who, make in makers.items():
             try:
