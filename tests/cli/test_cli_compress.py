@@ -15,6 +15,7 @@ import pytest
 from cli_runs import complaint, result, run
 from pocketbayes import artifact
 from pocketbayes.cli import job
+from pocketbayes.runs.resume import locked
 from pocketbayes.training import loop
 
 SMALL = (
@@ -178,6 +179,19 @@ def test_an_unfinished_run_is_continued_by_the_same_options_only(
     record = result(f"{SMALL} --max-risk 0.2", capsys)  # may still change: it matters only at the end
     assert len(batches) == trained  # nothing was trained again
     assert record["unsure"]["max_risk"] == 0.2 and (here / "made.pocket").stat().st_size <= 2600
+    assert not (here / "made.checkpoints").exists()
+
+
+def test_two_commands_cannot_make_one_file_at_once(
+    here: Path, capsys: pytest.CaptureFixture[str], batches: list[object]
+) -> None:
+    """Not even with --restart, and whatever the first was doing when the second came."""
+    (here / "made.checkpoints" / "at-work").mkdir(parents=True)
+    with locked(here / "made.checkpoints" / "at-work"):
+        for restart in ("", " --restart"):
+            assert "another run is at work" in complaint(SMALL + restart, 1, capsys)
+    assert not batches and not (here / "made.checkpoints" / "settings.json").exists()
+    result(SMALL, capsys)  # the other one is gone
     assert not (here / "made.checkpoints").exists()
 
 

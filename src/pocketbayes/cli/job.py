@@ -80,13 +80,13 @@ class Job:
         require_calibratable(given.alpha, validation)
         own = {k: v for k, v in given.call.options.items() if k not in _ONLY_AFTER}
         settings = {**own, "digest of the weights": digest(given.weights)}
-        bench = Workbench(self.out.with_suffix(".checkpoints"), settings, restart=given.restart)
-        before = copy.deepcopy(start.network).eval()
-        with whole("compress", self._shares(start, train, validation)) as part:
-            with part("compress"):
-                done = bench.read("record") or self._compress(bench, start, train, validation)
-            record = self._finish(part, bench, done, start, before, validation, ood)
-        bench.clear()
+        folder, before = self.out.with_suffix(".checkpoints"), copy.deepcopy(start.network).eval()
+        with Workbench(folder, settings, restart=given.restart) as bench:
+            with whole("compress", self._shares(start, train, validation)) as part:
+                with part("compress"):
+                    done = bench.read("record") or self._compress(bench, start, train, validation)
+                record = self._finish(part, bench, done, start, before, validation, ood)
+            bench.clear()
         return record
 
     def _shares(self, start: Start, train: DataSet, validation: DataSet | None) -> dict[str, float]:

@@ -101,15 +101,16 @@ def train(given: TrainOptions) -> Outcome:
     settings = {k: v for k, v in given.call.options.items() if k not in _OUTSIDE}
     if given.weights is not None:
         settings["digest of the weights"] = digest(given.weights)
-    bench = Workbench(out.with_name(f"{out.name}.checkpoints"), settings, restart=given.restart)
-    started = time.monotonic()
-    history = _fit(given, model, likelihood, train, validation, bench.folder / "fit.safetensors")
-    seconds = time.monotonic() - started
-    trained = _finished(given, model, card, likelihood, validation)
-    ranks.once(lambda: _save(out, trained, bayesian=given.bayesian))
-    draws = {"samples": given.test_samples, "seed": given.seed}
-    scores = trained.evaluate(data.test.x, data.test.y, progress=True, **draws)
-    bench.clear()
+    folder = out.with_name(f"{out.name}.checkpoints")
+    with Workbench(folder, settings, restart=given.restart) as bench:
+        started = time.monotonic()
+        history = _fit(given, model, likelihood, train, validation, bench.folder / "fit.safetensors")
+        seconds = time.monotonic() - started
+        trained = _finished(given, model, card, likelihood, validation)
+        ranks.once(lambda: _save(out, trained, bayesian=given.bayesian))
+        draws = {"samples": given.test_samples, "seed": given.seed}
+        scores = trained.evaluate(data.test.x, data.test.y, progress=True, **draws)
+        bench.clear()
     record = {
         **facts(given.call),
         "file": str(out),
