@@ -168,7 +168,7 @@ def test_an_unfinished_run_is_continued_by_the_same_options_only(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "choose_threshold", interrupted)
+        patch.setattr(job, "with_rules", interrupted)
         message = complaint(SMALL, 130, capsys)
     assert "interrupted" in message and "same command" in message
     assert not (here / "made.pocket").exists() and (here / "made.checkpoints" / "model.pocket").exists()

@@ -16,11 +16,12 @@ from cli_runs import complaint
 from pocketbayes import nets
 from pocketbayes.artifact.plain_weights import load_weights
 from pocketbayes.cli.datasets import Data
-from pocketbayes.cli.network import builder, note_scaling
+from pocketbayes.cli.network import builder
 from pocketbayes.cli.options import TrainingData
 from pocketbayes.data import DataSet, Scaling
 from pocketbayes.data.scaling import measured_scaling
 from pocketbayes.data.splits import splits_from
+from pocketbayes.prediction.scaling_check import scaling_warning
 
 
 def tiny() -> torch.nn.Module:
@@ -193,9 +194,7 @@ def test_given_means_and_deviations_replace_the_measured_ones() -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, 3.0])
-def test_weights_that_know_inputs_as_they_are_are_noticed(
-    shift: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_know_inputs_as_they_are_are_noticed(shift: float) -> None:
     """A network fitted to inputs as they are, and one fitted to what the commands make of them."""
     x, y = load_digits(return_X_y=True)
     x = x / 16 + shift
@@ -213,5 +212,4 @@ def test_weights_that_know_inputs_as_they_are_are_noticed(
         with torch.no_grad():
             net[1].weight.copy_(torch.tensor(fitted.coef_))
             net[1].bias.copy_(torch.tensor(fitted.intercept_))
-        note_scaling(net, raw)
-        assert ("--mean 0 --std 1" in capsys.readouterr().err) == noticed
+        assert ("--mean 0 --std 1" in scaling_warning(net, raw)) == noticed

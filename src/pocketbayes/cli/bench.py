@@ -112,8 +112,8 @@ def _posterior(given: BenchOptions) -> tuple[nn.Module, tuple[int, ...]]:
         return found.model, found.card.shape
     assert given.net is not None and given.shape is not None
     function = builder(given.net)
-    network = function(**nets.taken(function, nets.facts_of(given.shape)))
-    return bayesianize(network).eval(), tuple(given.shape)
+    arguments = nets.taken(function, nets.facts_of(given.shape))
+    return bayesianize(function(**arguments)).eval(), tuple(given.shape)
 
 
 def _in_onnx(given: BenchOptions) -> Subject:

@@ -19,7 +19,7 @@ import typer
 from pocketbayes import __version__
 from pocketbayes.cli.config import register
 from pocketbayes.cli.options import Options
-from pocketbayes.cli.output import emit, note, one_line, printable
+from pocketbayes.cli.output import emit, note, one_line
 from pocketbayes.cli.record import call_of
 from pocketbayes.cli.settings import built, settings_of, shown
 from pocketbayes.errors import not_installed
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _show_warning(message: Warning | str, *_: object) -> None:
     """A warning in one line, without the place in the code that nobody asked for."""
-    note(f"warning: {printable(' '.join(str(message).split()))}")
+    note(f"warning: {' '.join(str(message).split())}")
 
 
 def _show_version(asked: bool) -> None:

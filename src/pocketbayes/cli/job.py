@@ -24,7 +24,8 @@ from pocketbayes.artifact.predictor import ClassAnswers, score
 from pocketbayes.artifact.store import load
 from pocketbayes.cli.compress import CompressOptions
 from pocketbayes.cli.datasets import Data, divided, ood_data, require_calibratable, training_batches
-from pocketbayes.cli.network import builder, note_scaling, opened, require_takes
+from pocketbayes.cli.network import builder, opened, require_takes
+from pocketbayes.cli.output import note
 from pocketbayes.cli.record import facts, of_compression
 from pocketbayes.cli.report import write_story
 from pocketbayes.compression.compress import compress
@@ -33,6 +34,7 @@ from pocketbayes.data import DataSet, Examples
 from pocketbayes.likelihood import Homoscedastic
 from pocketbayes.prediction.layout import prefer_channels_last
 from pocketbayes.prediction.scales import Scale, Scales, scales_of
+from pocketbayes.prediction.scaling_check import scaling_warning
 from pocketbayes.prediction.threshold import selective
 from pocketbayes.runs import ranks
 from pocketbayes.runs.files import finite, require_writable, write_atomically
@@ -113,8 +115,8 @@ class Job:
         network = function(**arguments)
         load_weights(network, self.given.weights)
         require_takes(network, net, data.train)
-        if self.given.mean is None:
-            note_scaling(network, data.train)
+        if self.given.mean is None and (told := scaling_warning(network, data.train)):
+            note(told)
         card = card_of(net, arguments, data.train)
         if isinstance(noise := card.likelihood(), Homoscedastic):
             start_noise(network, data.train.batches(256), noise)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pocketbayes.cli.imports import call, function_at, is_path_to_function
-from pocketbayes.cli.output import note
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from pocketbayes.artifact.network_predictor import NetworkPredictor
     from pocketbayes.artifact.predictor import Predictor
     from pocketbayes.data import DataSet
-
-CHECKED = 1000  # training examples by which the scaling of inputs is judged
 
 
 def builder(text: str) -> Callable[..., nn.Module]:
@@ -88,28 +84,3 @@ def require_takes(network: nn.Module, net: str, data: DataSet) -> None:
     if output.ndim < 2 or output.shape[1] < data.num_outputs:
         found = tuple(output.shape)
         raise ValueError(f"{where}; it answers one with {found}, {data.num_outputs} outputs are needed.")
-
-
-def note_scaling(network: nn.Module, data: DataSet) -> None:
-    """Weights from elsewhere may know inputs as they are: say so where these give much better answers."""
-    import numpy as np
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from pocketbayes.data.scaling import Scaling
-    from pocketbayes.likelihood import output_tensor
-
-    if data.classes is None:
-        return
-    few = data.subset(slice(0, CHECKED))
-    plain = replace(few, scaling=Scaling(np.zeros(1), np.ones(1), data.scaling.full))
-    with torch.no_grad():
-        nll, nll_plain = (
-            cross_entropy(output_tensor(network.eval()(d.inputs())), d.y, ignore_index=-1).item()
-            for d in (few, plain)
-        )
-    if nll_plain < 0.7 * nll:
-        note(
-            f"warning: inputs are standardised, and the network answers better to inputs that are not (NLL "
-            f"{nll_plain:.3g} instead of {nll:.3g}). If it was trained on those, add --mean 0 --std 1"
-        )

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from pocketbayes.prediction.score import TITLES
 from pocketbayes.runs import ranks
-from pocketbayes.runs.files import finite
+from pocketbayes.runs.files import finite, printable
 
 SLOW = 100_000  # passes of which it is said that fewer would do
 
@@ -34,7 +34,7 @@ def say(text: str) -> None:
 def note(message: str) -> None:
     """A line on standard error."""
     rank = ranks.started_as()
-    typer.echo(f"pocketbayes: {f'rank {rank}: ' if rank else ''}{message}", err=True)
+    typer.echo(f"pocketbayes: {f'rank {rank}: ' if rank else ''}{printable(message)}", err=True)
 
 
 def passes(samples: object) -> str:
@@ -55,11 +55,6 @@ def note_passes(inputs: int, samples: object) -> None:
 def emit(result: Mapping[str, Any]) -> None:
     """The result as JSON on standard output: one line, and nothing else there."""
     typer.echo(json.dumps(finite(result), allow_nan=False))
-
-
-def printable(text: str) -> str:
-    """Text from a file, without the control characters that a terminal would obey."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def one_line(error: Exception) -> str:

@@ -107,9 +107,7 @@ def _show(rows: Sequence[Row], unsure: float | None, alpha: float | None) -> Non
     texts = ([_text(row[column]) for column in columns] for row in rows)
     console().print(rows_table([c.replace("_", " ") for c in columns], texts, left=2))
     if "mean" in columns:
-        say(
-            "low and high: 95 % interval; sigma: of the prediction, epistemic sigma: of the network's part in it"
-        )
+        say("low and high: 95 % interval; sigma: of the prediction, epistemic sigma: the network's part")
     elif unsure is None:
         say("The file states no threshold, so there is no verdict; --threshold sets one.")
     else:

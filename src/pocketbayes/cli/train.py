@@ -133,9 +133,8 @@ def _output(given: TrainOptions) -> Path:
     """The file to write, with the suffix of its kind."""
     out, suffix = given.out, ".pocket" if given.bayesian else ".safetensors"
     if out.suffix in (".pocket", ".safetensors") and out.suffix != suffix:
-        raise typer.BadParameter(
-            f"--out {out}: {'with' if given.bayesian else 'without'} --bayesian it is {suffix}"
-        )
+        how = "with" if given.bayesian else "without"
+        raise typer.BadParameter(f"--out {out}: {how} --bayesian it is {suffix}")
     return out if out.suffix == suffix else out.with_name(out.name + suffix)
 
 
