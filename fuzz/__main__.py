@@ -8,7 +8,6 @@ kept in --found, as a file to look at and to make a seed of.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import resource
@@ -23,9 +22,8 @@ from typing import Any
 import torch
 
 from fuzz.judge import Judge
-from fuzz.targets import TARGETS, Target
+from fuzz.targets import TARGETS, Target, warm_up
 
-WARM = 200  # mutants before the first that is judged
 EVERY = 20.0  # seconds between two lines
 MOST = 4 << 30  # bytes of address space beyond those at the start: a bomb is an error, not a dead machine
 
@@ -42,9 +40,7 @@ def run(
     """Judge mutants `start`, start + 1 ... of a target; yields (judge, the next number) after each."""
     target, began, number = TARGETS[name], time.monotonic(), start
     with TemporaryDirectory(dir=where.get("scratch")) as folder:
-        for warm in range(WARM):  # modules are imported, tables made
-            with contextlib.suppress(Exception):
-                target.make(Random(f"{seed} {name} {warm}"), Path(folder)).attempt()
+        warm_up(target, name, seed, Path(folder))
         judge = Judge(target.clean)
         while (count is None or number < count) and (seconds is None or time.monotonic() - began < seconds):
             one(judge, target, name, number, seed, Path(folder), where.get("found"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -17,6 +18,8 @@ from pocketbayes.errors import ArtifactError
 from pocketbayes.posterior.draws import NumberedDraw
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.runs.checkpoint import load_checkpoint
+
+WARM = 200  # mutants before the first that is judged
 
 
 class Mutant(NamedTuple):
@@ -115,3 +118,10 @@ TARGETS = {
     "weights": Target((ValueError,), weights),
     "data": Target((ValueError,), data),
 }
+
+
+def warm_up(target: Target, name: str, seed: int, folder: Path) -> None:
+    """Some mutants that nobody judges: modules are imported, tables made."""
+    for number in range(WARM):
+        with contextlib.suppress(Exception):
+            target.make(Random(f"{seed} {name} {number}"), folder).attempt()
