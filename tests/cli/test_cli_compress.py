@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -212,8 +213,9 @@ def test_a_killed_run_goes_on_where_it_was(
 ) -> None:
     command = SMALL.replace("--epochs 1 ", "--epochs 5 ")
     script = f"from pocketbayes import cli; cli.main({command.split()})"
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}  # as here: other bits are worth a warning
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=threads
     )
     checkpoint, deadline = here / "made.checkpoints" / "sharing-fit.safetensors", time.monotonic() + 200
     while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
