@@ -75,14 +75,7 @@ def exported(result: dict[str, Any]) -> list[dict[str, Any]]:
 def headline(result: dict[str, Any]) -> str:
     """For RESULTS.md."""
     works = exported(result)
-    return (
-        f"{len(works)} of {len(result['networks'])} networks run from the graph in their file as in torch, within "
-        f"{max(one['difference'] for one in works):.0e}; ResNet-20's takes {of('resnet-20', result)['bytes']} bytes."
-    )
-
-
-def of(name: str, result: dict[str, Any]) -> dict[str, Any]:
-    return next(one for one in result["networks"] if one["name"] == name)
+    return f"{len(works)} of {len(result['networks'])} as in torch."
 
 
 def section(result: dict[str, Any]) -> str:

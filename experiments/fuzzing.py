@@ -57,8 +57,7 @@ def total(result: dict[str, Any], key: str = "mutants") -> int:
 def headline(result: dict[str, Any]) -> str:
     wrong = total(result, "wrong")
     return (
-        f"{total(result):,} mutants with right checksums, {wrong if wrong else 'none'} of which crashed their reader, took "
-        "longer than a second or more than 200 MB."
+        f"{total(result):,} mutants with right checksums, {wrong if wrong else 'none'} of which came through."
     )
 
 

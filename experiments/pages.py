@@ -79,11 +79,8 @@ def parts(page: Page) -> Iterator[Part]:
 
 def pages() -> dict[str, str]:
     """The text of every page, by its file's path from the root of the repository."""
-    index = [
-        "# Results",
-        PREFACE.format(results="experiments/results", data="docs/data.md", readme="README.md"),
-    ]
-    written = {}
+    preface = PREFACE.format(results="experiments/results", data="docs/data.md", readme="README.md")
+    index, written = [], {}
     for name, page in SUBJECTS.items():
         found = list(parts(page))
         if not found:
@@ -93,14 +90,15 @@ def pages() -> dict[str, str]:
         )
         text = [f"# {page.title}", links, *(part.text for part in found)]
         written[f"docs/results/{name}.md"] = wrapped("\n\n".join(text), WIDTH)
-        index.append(f"## [{page.title}](docs/results/{name}.md)")
-        index.append("\n".join(entry(name, part) for part in found))
-    return {"RESULTS.md": wrapped("\n\n".join(index), INDEX_WIDTH), **written}
+        index.append(f"- **[{page.title}](docs/results/{name}.md)**")
+        index += [entry(name, part) for part in found]
+    text = ["# Results", preface, "\n".join(index)]
+    return {"RESULTS.md": wrapped("\n\n".join(text), INDEX_WIDTH), **written}
 
 
 def entry(page: str, part: Part) -> str:
     """One experiment in the index."""
-    return f"- [{part.heading}](docs/results/{page}.md#{anchor(part.heading)}): {part.headline}"
+    return f"  - [{part.heading}](docs/results/{page}.md#{anchor(part.heading)}): {part.headline}"
 
 
 def anchor(heading: str) -> str:
@@ -122,16 +120,22 @@ def wrapped(text: str, width: int) -> str:
 
 def _wrapped(block: str, width: int) -> str:
     if block.startswith("- "):
-        return "\n".join(_filled(item, width, "  ") for item in re.split(r"\n(?=- )", block))
+        items = re.split(r"\n(?= *- )", block)
+        return "\n".join(_filled(item, width, item[: item.index("-")]) for item in items)
     return _filled(block, width)
 
 
-def _filled(paragraph: str, width: int, indent: str = "") -> str:
-    """Code, and what belongs together such as 1 ± 2, is not broken: a line must not begin like a list either."""
+def _filled(paragraph: str, width: int, item: str | None = None) -> str:
+    """With the indent of an item of a list.  Code, and what belongs together such as 1 ± 2, is not broken: a line must not begin like a list either."""
     whole = JOINED.sub("~", " ".join(paragraph.split()).replace("~", "\0"))
     whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "~"), whole)
     lines = textwrap.fill(
-        whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        whole,
+        width,
+        initial_indent=item or "",
+        subsequent_indent="" if item is None else item + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return lines.replace("~", " ").replace("\0", "~")
 

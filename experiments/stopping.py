@@ -215,7 +215,7 @@ def section(result: dict[str, Any]) -> str:
         )
         for row in result["test"]
     )
-    return f"""## Passes: the means, draws, and as many draws as an input needs
+    return f"""## How many passes an input needs
 
 {measured(result, one_core(result["seconds"]))}
 

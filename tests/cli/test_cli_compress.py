@@ -48,9 +48,8 @@ def test_the_file_keeps_the_budget_and_the_record_tells_the_run(
     assert record == json.loads((here / "made.json").read_text())
     assert record["plain_bytes"] == 4 * (64 * 24 + 24 + 24 * 10 + 10)
     assert record["ratio"] == pytest.approx(record["plain_bytes"] / size)
-    *stages, last = [stage["name"] for stage in record["stages"]]
-    assert stages[:4] == ["start", "posterior", "sharing", "fine-tuning"] and last == "file"
-    assert set(stages[4:]) <= {"untrained"}  # tried where training lost much
+    stages = ["start", "posterior", "sharing", "fine-tuning", "untrained", "file"]  # one epoch loses much
+    assert [stage["name"] for stage in record["stages"]] == stages
     assert record["seed"] == 0 and set(record["versions"]) >= {"pocketbayes", "torch", "numpy", "python"}
     assert "--max-bytes 2600" in record["command"] and "--lr" not in record["command"]
     assert not (here / "made.checkpoints").exists() and not (here / "made.html").exists()

@@ -220,7 +220,8 @@ def test_table_4_has_both_sets_and_quantised_rows_are_smaller_with_fewer_bits(
         assert sizes[1] - sizes[0] == pytest.approx(weights / 8, rel=0.01)
         assert sizes[0] < rows["unshared"][0]["bytes"]
         (shared,), (calibrated,) = rows["shared, without pretraining"], rows[table4.CALIBRATED]
-        assert abs(calibrated["bytes"] - shared["bytes"]) < 60 and calibrated["factor"] > 0
+        told = len('"logit_temperature":[1.116,1.128],')  # what a calibrated file says beside its sigmas
+        assert abs(calibrated["bytes"] - shared["bytes"]) < 20 + told and calibrated["factor"] > 0
         folder = tiny / "work" / table4.FOLDERS[name]
         sigmas = [
             pb.read(folder / f"scratch-{which}.pocket")["conv1.weight"][1]

@@ -1,4 +1,6 @@
-"""Writing files so that nothing is ever half-written.  Nothing here needs torch."""
+"""Writing files so that nothing is ever half-written, and what may be written: numbers that JSON has, text without
+control characters.  Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
