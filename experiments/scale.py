@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.zoo import mend_torchvision
 from torch import Tensor, nn
 
 import pocketbayes as pb
@@ -70,6 +71,7 @@ def wide_resnet(depth: int = 28, width: int = 10) -> nn.Module:
 
 def from_timm(name: str) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
+        mend_torchvision()  # timm imports it
         import timm
 
         network: nn.Module = timm.create_model(name, pretrained=False)

@@ -33,6 +33,10 @@ def test_every_stage_is_measured_and_the_page_tells_it(monkeypatch: pytest.Monke
     assert "| tiny | paper |" in scale.section(result) and "tiny" in scale.headline(result)
 
 
-def test_the_wide_network_has_the_published_number_of_parameters() -> None:
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("ResNet-50", 25_557_032), ("WRN-28-10", 36_479_194), ("ViT-B/16", 86_567_656)],
+)
+def test_networks_have_the_published_number_of_parameters(name: str, parameters: int) -> None:
     with torch.device("meta"):
-        assert sum(p.numel() for p in scale.wide_resnet().parameters()) == 36_479_194
+        assert sum(p.numel() for p in scale.NETWORKS[name][0]().parameters()) == parameters
