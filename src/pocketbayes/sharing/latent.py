@@ -151,6 +151,21 @@ class Assignment:
         """The exact labels of all weights as they are now, and the code that belongs to them; changes nothing."""
         return label_weights(self._open_code(self.rate), *self.latents(), self.rate)
 
+    @torch.no_grad()
+    def seen(self) -> RateSharing:
+        """The labels and the code that forward passes see now, without a fit."""
+        assert self.code is not None
+        labels = [weight.labels.cpu() for weight in self.weights]
+        sums = [
+            sums_by_label(
+                statistics(mu.reshape(-1).cpu(), sigma.reshape(-1).cpu()),
+                label.reshape(-1).long(),
+                self.components + 1,
+            )
+            for mu, sigma, label in zip(*self.latents(), labels, strict=True)
+        ]
+        return RateSharing(priced(torch.stack(sums), self.code, [], True), labels)
+
     def _mus(self) -> list[Tensor]:
         return [site.original.detach() for site in self.sites]
 
