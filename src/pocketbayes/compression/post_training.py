@@ -1,4 +1,5 @@
-"""Compression without training: labels that make up for each other, norms taken anew, the codebook refitted.
+"""Compression without training: channels in one unit, labels that make up for each other, norms taken anew, the
+codebook refitted.
 
 All of it needs inputs alone: what is to be right is what the network itself answered.
 """
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pocketbayes.compression.channels import scale_channels
 from pocketbayes.compression.steering import ONE_COMPONENT
 from pocketbayes.data.loaders import HeldPortion, part
 from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
@@ -81,6 +83,7 @@ def share_untrained(
         smallest: bytes of the file with a single component.
         size_of: bytes of the file of a shared model.
     """
+    scale_channels(model)
     plan = _Labelling(model, loader, components)
     bits = 8.0 * (max_bytes - smallest)
     best: tuple[int, nn.Module, float] | None = None
