@@ -17,6 +17,10 @@ class ArtifactError(ValueError):
     """A pocket file, or a checkpoint, that cannot be read or does not fit the model."""
 
 
+class NetworkNotGivenError(ValueError):
+    """A file's network is not one of the library's own, and the user did not name it."""
+
+
 class NonFiniteError(ArithmeticError):
     """Training met a NaN or an infinity; names the step and the parameter."""
 

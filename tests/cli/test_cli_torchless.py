@@ -72,8 +72,9 @@ def files(here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     ],
 )
 def test_answers_are_those_of_torch(command: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    without = command.replace(" --net shopnets:net", "")
-    assert_same(told(without), result(command, capsys))
+    without, expected = command.replace(" --net shopnets:net", ""), result(command, capsys)
+    assert_same(told(without), expected)
+    assert_same(result(without, capsys), expected)  # with torch, where the network is not given
 
 
 def test_bench_times_the_graph(files: Path) -> None:

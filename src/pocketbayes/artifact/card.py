@@ -100,7 +100,8 @@ def read_card(path: Path, metadata: dict[str, Any]) -> Card:
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise ValueError(
             f"{path}: its metadata do not say how to use it ({type(error).__name__}: {error}). "
-            "Files written by `pocketbayes compress` and `pocketbayes train --bayesian` do."
+            "Files written by `pocketbayes compress` and `pocketbayes train --bayesian` do; "
+            "in Python give its shape, scale and classes as metadata=, or use `pb.load`."
         ) from error
 
 

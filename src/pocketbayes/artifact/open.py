@@ -19,6 +19,7 @@ from pocketbayes.artifact.network_predictor import NetworkPredictor
 from pocketbayes.artifact.plain_weights import is_pocket, load_weights
 from pocketbayes.artifact.reader import read_header
 from pocketbayes.artifact.store import load
+from pocketbayes.errors import NetworkNotGivenError
 from pocketbayes.prediction.scales import give_scales
 
 Net = str | nn.Module | Callable[..., nn.Module]
@@ -62,9 +63,11 @@ def _network(path: Path, card: Card, net: Net | None, shapes: Shapes) -> nn.Modu
         return net(**nets.taken(net, nets.facts_of(card.shape, card.outputs) | card.args))
     name = card.net if net is None else net
     if name is None:
-        raise ValueError(f"{path} does not name its network: give it (net=, or --net of a command).")
+        raise NetworkNotGivenError(
+            f"{path} does not name its network: give it (net=, or --net of a command)."
+        )
     if not nets.is_name(name):
-        raise ValueError(
+        raise NetworkNotGivenError(
             f"{path} names the network {name[:80]!r}, which is not one of the library's own. A file is data: the code "
             "that it names is not run. Give the network yourself (net=, or --net of a command)."
         )

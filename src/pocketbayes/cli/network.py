@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pocketbayes.cli.imports import call, function_at, is_path_to_function
+from pocketbayes.errors import ArtifactError, NetworkNotGivenError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,10 +56,15 @@ def given_net(text: str | None) -> str | Callable[..., nn.Module] | None:
 
 
 def answering(file: Path, net: str | None) -> Predictor:
-    """What answers by a file: its network in torch, or where torch is absent its own graph."""
+    """What answers by a file: its network in torch, or its own graph where torch is absent or the network not given."""
     from pocketbayes.runtime.choice import open as open_file
 
-    return open_file(file, given_net(net))
+    try:
+        return open_file(file, given_net(net))
+    except NetworkNotGivenError:
+        with contextlib.suppress(ArtifactError, ImportError):  # it has no graph, or nothing runs graphs here
+            return open_file(file, runtime="onnx")
+        raise
 
 
 def opened(file: Path, net: str | None) -> NetworkPredictor:
