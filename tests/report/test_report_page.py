@@ -294,6 +294,17 @@ def test_the_threshold_is_marked_on_its_curve() -> None:
     assert "threshold" not in figures(replace(known, threshold=None))[0].look
 
 
+def test_a_stage_that_begins_late_is_named_before_its_line(tmp_path: Path) -> None:
+    runs = tuple(
+        TrainingCurve(name, np.ones(epochs), np.ones(epochs), np.ones(epochs))
+        for name, epochs in (("sharing-fit", 8), ("sharing-finetune", 1))
+    )
+    (path, *_) = write_figures(tmp_path, Story(runs=runs), formats=("svg",))
+    drawn = ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")
+    anchors = {text.text: text.get("text-anchor") for text in drawn}
+    assert anchors["sharing-fit"] in (None, "start") and anchors["sharing-finetune"] == "end"
+
+
 def test_no_trend_is_spoken_of_where_there_is_none() -> None:
     def look(validation: list[float]) -> str:
         numbers = np.array(validation)

@@ -166,10 +166,15 @@ def hills(found: Densities, x: alt.X, y: alt.Y) -> Chart:
 
 
 def rules(x: alt.X, places: Iterable[float], said: Iterable[str]) -> Chart:
-    """Dashed vertical lines with words at their tops."""
+    """Dashed vertical lines with words at their tops, on the side that has more room."""
     column = x.shorthand.partition(":")[0]
     chart = alt.Chart(data({"": {column: places, "said": said}})).encode(x=x)
-    text = chart.mark_text(dx=4, dy=8, color=MUTED, tooltip=None).encode(y=alt.value(0), text="said:N")
+    late = f"scale('x', datum['{column}']) > width / 2"
+    side: dict[str, Any] = {
+        "align": alt.expr(f"{late} ? 'right' : 'left'"),
+        "dx": alt.expr(f"{late} ? -4 : 4"),
+    }
+    text = chart.mark_text(**side, dy=8, color=MUTED, tooltip=None).encode(y=alt.value(0), text="said:N")
     return alt.layer(chart.mark_rule(strokeDash=[2, 3], tooltip=None), text)
 
 
