@@ -27,6 +27,7 @@ from experiments.sharing.train_network import (
     augmentation,
     fresh,
     load_start,
+    mostly_windows,
     splits,
     start_path,
     teachers,
@@ -72,11 +73,15 @@ class Bench:
         """For training."""
         return len(self._splits[0])
 
+    def augmentation(self) -> Any:
+        """Of a batch of training images."""
+        return augmentation(self.name)
+
     def training(self, images: int | None = None) -> Any:
         """Batches of all training images, or of the first so many."""
         found = self._splits[0]
         some = found if images is None else replace(found, x=found.x[:images], y=found.y[:images])
-        return some.batches(BATCH, shuffle=True, augment=augmentation(self.name))
+        return some.batches(BATCH, shuffle=True, augment=self.augmentation())
 
     def validation(self) -> Any:
         return self.held_out().batches(250)
@@ -205,6 +210,21 @@ class Bench:
         return scores(pb.evaluate(model, self.test_images(), samples=DRAWS, seed=seed))
 
 
+@dataclass(frozen=True)
+class LongBench(Bench):
+    """For long training of CIFAR-10: most batches are windows, and our ResNet-20s from all seeds teach together."""
+
+    def augmentation(self) -> Any:
+        return mostly_windows
+
+    def teachers(self) -> list[nn.Module]:
+        found = {self.network: self.kind}
+        for kind in (self.kind, "resnet20"):
+            for path in sorted(self.network.parent.glob(f"{kind}-{self.name}-start*.pocket")):
+                found.setdefault(path, kind)
+        return [load_start(path, self._splits[0].shape[0], kind) for path, kind in found.items()]
+
+
 @torch.no_grad()
 def rescale_channels(network: nn.Module, sigma: dict[str, Tensor]) -> None:
     """Scale every channel of a CIFAR ResNet's convolutions so that the geometric mean of its sigmas is that of all weights.
@@ -260,11 +280,15 @@ def slashed(values: Sequence[object]) -> str:
 
 
 def bench_of(
-    args: argparse.Namespace, name: str = "cifar10", folder: str = "", kind: str = "resnet20"
+    args: argparse.Namespace,
+    name: str = "cifar10",
+    folder: str = "",
+    kind: str = "resnet20",
+    of: type[Bench] = Bench,
 ) -> Bench:
     """A data set's bench; its rows and its work are in that folder below --rows and --work."""
     network = args.network or start_path(MODELS, name, kind=kind)
-    return Bench(name, args.data, args.rows / folder, args.work / folder, network, kind)
+    return of(name, args.data, args.rows / folder, args.work / folder, network, kind)
 
 
 def arguments(description: str | None, *, network: bool = True) -> argparse.ArgumentParser:

@@ -63,6 +63,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compress, "LOST", float("inf"))
     known = HeldOut.best_temperature  # of networks that know nothing, from five images
     monkeypatch.setattr(HeldOut, "known_temperature", known)
+    monkeypatch.setattr(train_network, "WINDOW", 8)
     monkeypatch.setattr(bench, "EPOCHS", 1)
     monkeypatch.setattr(bench, "DRAWS", 2)
     small = {name: replace(how, components=40) for name, how in table5.CONFIGURATIONS.items()}
@@ -304,13 +305,13 @@ def test_long_training_keeps_its_budget_and_probes_do_not_see_the_test_images(
     quick = {"epochs": 1, "samples": 1, "calibrate": False, "bfloat16": False}
     monkeypatch.setattr(long, "RECIPE", replace(long.RECIPE, **quick))
     monkeypatch.setattr(long, "WAYS", {"draws": 2, "means": "mean"})
-    probed = {n: part._replace(plan=long.RECIPE, images=64) for n, part in long.PROBED.items()}
-    monkeypatch.setattr(long, "PROBED", probed | {"cifar10": probed["cifar10"]._replace(max_bytes=30_000)})
+    quickly = long.PROBED._replace(plan=long.RECIPE, images=64, max_bytes=30_000)
+    monkeypatch.setattr(long, "PROBED", quickly)
     chosen = ("channels of equal sigma",)
     plain = "resnet20-25000-rounded"
     parts = ("--parts", "resnet20-25000", plain, "--epochs", "1")
     result = run(long, tiny, monkeypatch, *parts, "--probes", *chosen)
-    rows, probes = result["rows"], result["probes"]["cifar10"]
+    rows, probes = result["rows"], result["probes"]
     assert list(rows) == ["resnet20-25000-0", f"{plain}-0", "start-resnet20"]
     assert [row["test"] for row in probes.values()] == [None]
     for name in list(rows)[:2]:
