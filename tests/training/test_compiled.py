@@ -155,19 +155,23 @@ def test_a_file_is_made_in_bfloat16_within_its_budget(tmp_path: Path) -> None:
     assert report.stages[-2].metrics["accuracy"] > 0.9
 
 
+@pytest.mark.parametrize("feature", ["_is_amx_tile_supported", "_is_avx512_bf16_supported"])
 def test_compiling_pays_in_long_training_on_a_processor_that_is_fast_at_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, feature: str
 ) -> None:
-    """An epoch of these two batches takes 3 * 2 * (2 * 1000 * 30 * 40) operations."""
+    """An epoch of these two batches takes 3 * 2 * (2 * 1000 * 30 * 40) operations, and twice as many of two modes."""
     loader = [(torch.randn(1000, 30), torch.zeros(1000).long())] * 2
     model, steps = nn.Linear(30, 40), 2 * 1000 * 30 * 40
     fast = {"found": True}
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: fast["found"])
+    for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: fast["found"] and name == feature)
     monkeypatch.setattr(compiled.shutil, "which", lambda _: "a compiler")
     monkeypatch.setattr(compiled, "WORTH", 3 * steps * 10)
     before = torch.get_rng_state()
     assert [compiling_pays(model, loader, epochs) for epochs in (4, 5)] == [False, True]
     assert torch.equal(torch.get_rng_state(), before)
+    modes = pb.Modes([model, nn.Linear(30, 40)])
+    assert [compiling_pays(modes, loader, epochs) for epochs in (2, 3)] == [False, True]
     fast["found"] = False
     assert not compiling_pays(model, loader, 5)
 

@@ -98,7 +98,7 @@ def compiling_pays(model: nn.Module, loader: Iterable[Any], epochs: int) -> bool
     if (
         device is None
         or device.type != "cpu"
-        or not torch.cpu._is_amx_tile_supported()
+        or not (torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
         or not shutil.which("g++")
     ):
         return False
@@ -107,11 +107,11 @@ def compiling_pays(model: nn.Module, loader: Iterable[Any], epochs: int) -> bool
 
 @torch.no_grad()
 def _operations(model: nn.Module, loader: Iterable[Any]) -> int:
-    """Of a forward pass for one batch; the model and all random numbers are left as they were."""
+    """Of a forward pass of every mode for one batch; the model and all random numbers are left as they were."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with randomness.forked():
         batch = unpack(next(iter(loader)), device_of(model))
         with FlopCounterMode(display=False) as counter:
             copy.deepcopy(model).eval()(*batch.args, **batch.kwargs)
-    return int(counter.get_total_flops())
+    return len(modes_of(model)) * int(counter.get_total_flops())
