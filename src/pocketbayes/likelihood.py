@@ -106,6 +106,11 @@ class Likelihood(nn.Module, ABC):
             "Use the targets of the data, or a Likelihood with a `sample` method."
         )
 
+    @property
+    def draws_targets(self) -> bool:
+        """Whether it has that method."""
+        return type(self).sample is not Likelihood.sample
+
 
 class Categorical(Likelihood):
     """Classes from logits [N, C, ...] with integer targets [N, ...]; an example's positions add up.

@@ -15,16 +15,20 @@ import pocketbayes as pb
 from pocketbayes import nets
 from pocketbayes.compression import compress as stages
 from pocketbayes.compression import job
-from pocketbayes.likelihood import Homoscedastic
+from pocketbayes.likelihood import Custom, Homoscedastic
 from pocketbayes.posterior.laplace import noise_cost
 from pocketbayes.posterior.weights import stochastic_weights
 from pocketbayes.training import loop
+from pocketbayes.training import temperature as tempering
 from pocketbayes.training.temperature import (
     TRIES,
     NoiseCost,
     chosen_temperature,
+    held_out_fisher,
     implied_temperature,
+    known_noise_cost,
     measured_noise_cost,
+    start_sigmas,
 )
 
 TAU = 0.5  # observation noise of the linear model
@@ -53,6 +57,36 @@ def test_the_noise_cost_of_a_linear_model_is_the_closed_form() -> None:
     assert abs(cost.nats - exact) < 3 * cost.error < 0.5 * exact
     control = measured_noise_cost(posterior, [(x, y)], likelihood=Homoscedastic(2 * TAU), samples=400)
     assert abs(control.nats - exact) > 3 * control.error
+
+
+def test_the_fisher_information_of_held_out_data_is_the_closed_form() -> None:
+    """Of one batch too, whose labels are drawn as often as is needed; labels as they are where none can be drawn."""
+    model, x, y = line()
+    exact = x.square().mean(0, keepdim=True) / TAU**2
+    batch, common = [(x, 7 * y)], {"seed": 0, "progress": False}
+    found = held_out_fisher(model, batch, likelihood=Homoscedastic(TAU), **common)["weight"]
+    assert abs(found / exact - 1).max() < 4 * (2 / tempering.HELD_OUT_BATCHES) ** 0.5  # of a chi square
+    custom = Custom(Homoscedastic(TAU).nll)
+    of_labels = held_out_fisher(model, batch, likelihood=custom, **common)["weight"]
+    torch.testing.assert_close(
+        of_labels, pb.fisher_information(model, batch, likelihood=custom, progress=False)["weight"]
+    )
+    with pytest.raises(ValueError, match="loader for the Fisher information is empty"):
+        held_out_fisher(model, [], likelihood=None, **common)
+
+
+def test_more_draws_are_made_where_few_leave_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def measured(model, loader, *, samples: int, error: float) -> NoiseCost:
+        asked.append(samples)
+        return NoiseCost(0.05, error / samples**0.5)
+
+    monkeypatch.setattr(tempering, "measured_noise_cost", measured)
+    for error, expected in ((0.06, [8, 32]), (0.02, [8]), (0.015, [8])):  # .021, .0071, .0053 at 8 draws
+        asked.clear()
+        known_noise_cost(0.03, nn.Linear(1, 1), [], samples=8, error=error)
+        assert asked == expected
 
 
 def test_the_temperature_of_a_laplace_posterior_is_read_off_its_sigmas() -> None:
@@ -195,6 +229,34 @@ def test_noise_costs_what_was_asked_for_and_the_report_tells(
     assert note in str(report)
 
 
+def test_noise_is_predicted_for_data_that_the_network_has_not_learned_by_heart(
+    tmp_path: Path, seen: list[nn.Module]
+) -> None:
+    """Within a factor of two of many draws, where the training data say a small part of it."""
+    few, rest = DataLoader(blobs(60, 2), 20, shuffle=True), DataLoader(blobs(2000, 3), 500)
+    with torch.random.fork_rng():
+        torch.random.default_generator.manual_seed(0)
+        model = nets.mlp([10, 48, 4])
+        pb.training.fit.fit_map(model, few, epochs=60, lr=1e-2, progress=False)
+    plain = copy.deepcopy(model)
+    report = pb.compress(
+        model,
+        few,
+        path=tmp_path / "model.pocket",
+        validation_loader=rest,
+        plan=PLAN,
+        max_bytes=1500,
+        graph=False,
+        progress=False,
+    )
+    cost = measured_noise_cost(seen[0], rest, samples=64)
+    predicted = float(posterior_note(report).rpartition(" ")[2])
+    assert cost.nats / 2 < predicted < 2 * cost.nats
+    sigma = {s.path: s.moments.sigma.detach() for s in stochastic_weights(seen[0])}
+    control = noise_cost(pb.fisher_information(plain, few, progress=False), sigma)
+    assert control < cost.nats / 100
+
+
 def test_more_noise_is_allowed_or_the_temperature_given(trained: nn.Module, tmp_path: Path) -> None:
     notes = [
         posterior_note(
@@ -232,12 +294,50 @@ def test_an_interrupted_run_goes_on_with_the_temperature_that_it_had(
         patch.setattr(loop.TrainingRun, "step", stop)
         with pytest.raises(Killed):
             run(start(), tmp_path, **options)
-    for name in ("fisher_information", "measured_noise_cost"):
+    for name in ("fisher_information", "known_noise_cost"):
         monkeypatch.setattr(job, name, never)
     resumed = run(start(), tmp_path, **options)
     assert posterior_note(resumed) == posterior_note(whole)
     files = [next(folder.glob("*.pocket")).read_bytes() for folder in (tmp_path, tmp_path / "whole")]
     assert files[0] == files[1]
+
+
+# --- where training starts --------------------------------------------------------------------------------------
+
+
+def test_sigmas_that_nobody_gave_start_where_a_trained_network_bears_them() -> None:
+    """All by one factor; those of an untrained network, those given and those that were trained stay as they are."""
+    model, x, y = line()
+    likelihood, data = Homoscedastic(0.02), [(x, (x @ model.weight.T).detach() + 0.02 * torch.randn_like(y))]
+
+    def sigmas(posterior: nn.Module) -> Tensor:
+        (site,) = stochastic_weights(posterior)
+        start_sigmas(posterior, data, likelihood=likelihood, most=0.03, seed=0)
+        return site.moments.sigma.detach().clone()
+
+    wide = pb.Relative().delta * model.weight.detach().abs()
+    posterior = pb.bayesianize(copy.deepcopy(model))
+    narrow = sigmas(posterior)
+    torch.testing.assert_close(narrow / wide, (narrow / wide)[0, 0].expand(1, 3))
+    exact = 0.5 * float((x.square().mean(0) * narrow[0].square()).sum()) / 0.02**2
+    assert 0.03 / 4 < exact < 0.03 * 4 < 0.5 * float((x.square().mean(0) * wide[0].square()).sum()) / 0.02**2
+    likelihood = Homoscedastic(0.001)
+    torch.testing.assert_close(sigmas(posterior), narrow)
+    torch.testing.assert_close(sigmas(pb.bayesianize(copy.deepcopy(model), sigma=pb.Relative())), wide)
+    likelihood = Homoscedastic(10.0)
+    torch.testing.assert_close(sigmas(pb.bayesianize(copy.deepcopy(model))), wide)
+
+
+def test_fit_starts_there_and_training_the_means_does_not_move_sigmas() -> None:
+    model, x, y = line()
+    data, sigma = [(x, (x @ model.weight.T).detach() + 0.01 * y)], {}
+    for how in (pb.fit, pb.fit_map):
+        posterior = pb.bayesianize(copy.deepcopy(model))
+        how(posterior, data, epochs=1, lr=1e-9, likelihood=Homoscedastic(), progress=False)
+        sigma[how] = stochastic_weights(posterior)[0].moments.sigma
+    wide = pb.Relative().delta * model.weight.detach().abs()
+    assert sigma[pb.fit].max() < 0.1 * wide.max()
+    torch.testing.assert_close(sigma[pb.fit_map], wide)
 
 
 # --- of training ---------------------------------------------------------------------------------------------------
@@ -266,7 +366,10 @@ def test_training_whose_noise_costs_little_is_that_of_bayes() -> None:
     model, x, y = line()
     posterior = pb.bayesianize(model, prior=pb.ZeroMean(1.0), sigma=pb.Absolute(0.01))
     options = {"likelihood": Homoscedastic(TAU), "temperature": "auto", "progress": False}
-    history = pb.fit(posterior, [(x, y)], epochs=3, anneal=0.0, **options)
+    batches = list(
+        zip(x.split(20), y.split(20), strict=True)
+    )  # enough of them to know the Fisher information
+    history = pb.fit(posterior, batches, epochs=3, anneal=0.0, **options)
     assert [epoch.temperature for epoch in history.epochs] == [1.0] * 3
 
 

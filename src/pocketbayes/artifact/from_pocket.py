@@ -105,7 +105,8 @@ class _Builder:
     def conversion(self, parameter: PlacedParameter, index: int) -> Conversion:
         name, like, entry = parameter.path, parameter.tensor, self.entries[parameter.path]
         fixed = self._fixed(name, entry, like)
-        common = {"index": index, "draws": self.draws, "noise": self.common.noise, "fixed": fixed}
+        common: dict[str, Any] = {"index": index, "draws": self.draws, "noise": self.common.noise}
+        common["fixed"] = fixed
         common |= _prior(name, entry, like)
         weight: StochasticWeight
         if isinstance(entry, MeanField):

@@ -61,14 +61,19 @@ class TrainOptions(Made, Seeded):
         parse=temperature_from,
     )
     noise_cost: float = option(
-        0.03, "With --temperature auto: nats an example that noise may cost.", "NATS", min=0.0, panel=BAYESIAN
+        0.03,
+        "Nats an example that noise may cost: with --temperature auto, and at the start.",
+        "NATS",
+        min=0.0,
+        panel=BAYESIAN,
     )
     anneal: float = option(
         0.3, "Fraction of the steps in which the temperature rises.", min=0.0, max=1.0, panel=BAYESIAN
     )
-    sigma: InitialSigma = option(
-        "relative:0.1",
-        "Where the sigmas start: relative:0.1 to the weights, fan-in:GAIN, or a number.",
+    sigma: InitialSigma | None = option(
+        None,
+        "Where the sigmas start: relative:0.1 to the weights, fan-in:GAIN, or a number. By default relative:0.1, or "
+        "less where noise would cost more than it may.",
         "SIGMA",
         panel=BAYESIAN,
         parse=sigma_from,

@@ -26,8 +26,9 @@ from pocketbayes.training.temperature import (
     CHECKED_BATCHES,
     NoiseCost,
     chosen_temperature,
+    held_out_fisher,
     implied_temperature,
-    measured_noise_cost,
+    known_noise_cost,
 )
 
 
@@ -69,7 +70,8 @@ def laplace_posterior(job: CompressionJob) -> Tempered:
             bayesianize(copy.deepcopy(job.model), sigma=sigma(temperature)),
             job.validation_loader,
         )
-        return measured_noise_cost(
+        return known_noise_cost(
+            plan.noise_cost,
             trial,
             job.train_loader if held_out is None else held_out,
             likelihood=job.likelihood,
@@ -78,7 +80,16 @@ def laplace_posterior(job: CompressionJob) -> Tempered:
             seed=plan.seed,
         )
 
-    predicted = noise_cost(fisher, sigma(1.0)) / len(modes_of(job.model))  # at temperature 1
+    judged = fisher
+    if job.validation_loader is not None:
+        judged = held_out_fisher(
+            job.model,
+            job.validation_loader,
+            likelihood=job.likelihood,
+            seed=plan.seed,
+            progress=job.progress,
+        )
+    predicted = noise_cost(judged, sigma(1.0)) / len(modes_of(job.model))  # at temperature 1
     if plan.temperature is None:
         chosen = chosen_temperature(plan.noise_cost, predicted, measure)
         found = Tempered(chosen.value, str(chosen))

@@ -49,7 +49,7 @@ def bayesianize(
     model: nn.Module | Sequence[nn.Module],
     *,
     prior: GaussianPrior | Mapping[str, GaussianPrior] = ZeroMean(FanIn(1.0)),
-    sigma: InitialSigma = Relative(),
+    sigma: InitialSigma | None = None,
     noise: Noise = Gaussian(),
     where: Where = None,
     biases: bool = False,
@@ -64,7 +64,8 @@ def bayesianize(
             as many modes.
         prior: one for all, or by name pattern, e.g. `{"head.*": ZeroMean(1.0), "*": Pretrained(0.1)}`.
         sigma: where the standard deviations start: `Absolute`, `Relative`, `FanIn`, or tensors by parameter name, which
-            of `Modes` begin with "modes.0.", "modes.1." ...
+            of `Modes` begin with "modes.0.", "modes.1." ...; by default `Relative()`, which the first `fit` makes
+            smaller where the answers of a trained network would suffer.
         noise: the shape of the draws.
         where: name pattern(s) such as `"layer4.*"`, or a predicate of (name, parameter); all by default.
         biases: convert one-dimensional parameters too.
@@ -114,7 +115,7 @@ class _Planned(NamedTuple):
 def _planned(
     model: nn.Module,
     prior: GaussianPrior | Mapping[str, GaussianPrior],
-    sigma: InitialSigma,
+    sigma: InitialSigma | None,
     noise: Noise,
     *,
     where: Where,
@@ -139,7 +140,7 @@ def _planned(
     return _Planned(conversions, draws, skipped)
 
 
-def _sigma_of_mode(sigma: InitialSigma, mode: int) -> InitialSigma:
+def _sigma_of_mode(sigma: InitialSigma | None, mode: int) -> InitialSigma | None:
     """The same for every mode, but for tensors whose names say which mode they are of."""
     prefix = f"modes.{mode}."
     if not isinstance(sigma, Mapping) or not any(name.startswith("modes.") for name in sigma):
@@ -206,7 +207,7 @@ def _choose(prior: GaussianPrior | Mapping[str, GaussianPrior], path: str) -> Ga
 def _mean_field_weight(
     parameter: PlacedParameter,
     prior: GaussianPrior,
-    start: InitialSigma,
+    start: InitialSigma | None,
     noise: Noise,
     index: int,
     draws: Draws,
@@ -217,7 +218,8 @@ def _mean_field_weight(
             f"{parameter.path}: the weights are not finite (NaN or infinity). Load a sound checkpoint."
         )
     return MeanFieldWeight(
-        sigma=initial_sigma(start, parameter.path, weight),
+        sigma=initial_sigma(Relative() if start is None else start, parameter.path, weight),
+        is_open=start is None,
         prior_mu=prior.mean(weight),
         prior_sigma=scale_of(prior.sigma, weight),
         index=index,

@@ -90,14 +90,17 @@ class StochasticWeight(nn.Module, ABC):
 
 
 class MeanFieldWeight(StochasticWeight):
-    """Mean-field: every weight has a mean (the original parameter) and a rho of its own."""
+    """Mean-field: every weight has a mean (the original parameter) and a rho of its own.
+
+    `is_open` says that nobody gave its sigmas: the first training may choose where they start.
+    """
 
     status = "stochastic"
     rho: Tensor
 
-    def __init__(self, *, sigma: Tensor, **common: Any) -> None:
+    def __init__(self, *, sigma: Tensor, is_open: bool = False, **common: Any) -> None:
         super().__init__(**common)
-        self.rho = nn.Parameter(rho_from_sigma(sigma))
+        self.rho, self.is_open = nn.Parameter(rho_from_sigma(sigma)), is_open
 
     def moments(self, original: Tensor) -> Moments[Tensor]:
         return Moments(original, sigma_from_rho(self.rho))

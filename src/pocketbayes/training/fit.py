@@ -21,7 +21,7 @@ from pocketbayes.posterior.weights import kl_divergence, require_bayesian, stoch
 from pocketbayes.training.compiled import CompiledForward, batch_size_of
 from pocketbayes.training.history import Epoch, History, Settings
 from pocketbayes.training.loop import OptimizerFactory, ScheduleFactory, Task, TrainingRun, train
-from pocketbayes.training.temperature import Tempering
+from pocketbayes.training.temperature import Tempering, start_sigmas
 
 
 def fit(
@@ -74,7 +74,8 @@ def fit(
         temperature: the final weight of the KL.  1 is the ELBO; less is a tempered ("cold") posterior, which large
             networks on few data often need.  "auto" is that of the noise cost, at most 1: found as `compress` does,
             and, once the KL has its weight, corrected a few times by what noise costs then.
-        noise_cost: with "auto", nats an example that drawing the weights may cost beside their means.
+        noise_cost: nats an example that drawing the weights may cost beside their means: with "auto" all the time, else
+            at the start, where sigmas that `bayesianize` was not given are made smaller if they cost more.
         anneal: the fraction of all steps in which the weight of the KL rises from 0 to `temperature`.
         clip: largest norm of the gradient.
         accumulate: batches a step.
@@ -138,6 +139,9 @@ def fit(
         judged=lambda: model,
         validation=validation,
         autocast=autocast,
+        start_sigmas=partial(
+            start_sigmas, unwrap(model), loader, likelihood=likelihood, most=noise_cost, seed=seed
+        ),
         tempering=tempering if temperature == "auto" else None,
         on_step=on_step,
     )
@@ -211,6 +215,7 @@ def fit_map(
         judged=lambda: to_deterministic(model) if stochastic_weights(model) else model,
         validation=validation,
         autocast=autocast,
+        start_sigmas=lambda: None,
         tempering=None,
         on_step=None,
     )

@@ -55,6 +55,7 @@ class Task:
     judged: Callable[[], nn.Module]  # what validation data see
     validation: Iterable[Any] | None
     autocast: torch.dtype | None
+    start_sigmas: Callable[[], None]
     tempering: Tempering | None  # what looks for the temperature, if it is not given
     on_step: Any  # None, or a function that is told the fraction of steps done; perhaps `Stateful`
 
@@ -307,6 +308,7 @@ def train(
         checkpoints.resume()
     else:
         start_noise(run.task.judged(), run.loader, run.task.likelihood)
+        run.task.start_sigmas()
         run.find_temperature()
     give_scales(unwrap(run.task.model), Scales())  # those of a calibration before, which training undoes
     kept = checkpoints if ranks.is_first() else None

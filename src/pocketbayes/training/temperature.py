@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from pocketbayes.data.loaders import part
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import to_deterministic
-from pocketbayes.posterior.gaussian import rho_from_sigma
+from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
 from pocketbayes.posterior.laplace import fisher_information, noise_cost
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import MeanFieldWeight, stochastic_weights
@@ -24,12 +25,19 @@ from pocketbayes.runs import randomness, ranks
 
 FISHER_BATCHES = 50  # of training data, for the prediction
 CHECKED_BATCHES = 20  # of training data, on which noise is measured where there are no validation data
+HELD_OUT_BATCHES = (
+    10  # of validation data, for the prediction; the same ones again, with new labels, if they are fewer
+)
 TRIES = 4  # temperatures that are measured
+MORE = 4  # times as many draws where the first ones do not tell
+TOLD = 0.25  # of the wanted cost: a standard error that tells
 CLOSE = 1.5  # a factor within which the measured cost is the wanted one
 ERRORS = 2.0  # standard errors within which it may be
 CORRECTIONS = 4  # in training, each by that factor at most
 CORRECTION = 4.0
 STEPS = (1e-3, 4.0)  # the least and the largest factor from one temperature to the next
+START_BATCHES, START_DRAWS = 5, 4  # on which the sigmas that training starts with are judged
+NARROWEST = 0.1  # the least factor on them at a time
 
 
 class NoiseCost(NamedTuple):
@@ -41,7 +49,11 @@ class NoiseCost(NamedTuple):
     def agrees(self, wanted: float) -> bool:
         """Whether it is the wanted cost, as nearly as it must be or can be told."""
         near = wanted / CLOSE <= self.nats <= wanted * CLOSE
-        return near or abs(self.nats - wanted) <= ERRORS * self.error
+        return near or not self.differs(wanted)
+
+    def differs(self, wanted: float) -> bool:
+        """Whether it is another cost, as far as can be told."""
+        return abs(self.nats - wanted) > ERRORS * self.error
 
 
 class Temperature(NamedTuple):
@@ -119,6 +131,60 @@ def measured_noise_cost(
     return NoiseCost(rise.mean().item(), (of_draws + of_examples).sqrt().item())
 
 
+def known_noise_cost(wanted: float, model: nn.Module, loader: Iterable[Any], **known: Any) -> NoiseCost:
+    """The same by more draws, where those asked for leave open whether it is the wanted cost."""
+    cost = measured_noise_cost(model, loader, **known)
+    if cost.error <= TOLD * wanted or cost.differs(wanted):
+        return cost
+    return measured_noise_cost(model, loader, **{**known, "samples": MORE * known["samples"]})
+
+
+def held_out_fisher(
+    model: nn.Module, loader: Iterable[Any], *, likelihood: Likelihood | None, seed: int, progress: bool
+) -> dict[str, Tensor]:
+    """The Fisher information of data that a posterior's sigmas do not come from: it predicts what noise costs there.
+
+    Weights that hardly matter in the data that the sigmas come from, because so it happened or because the network has
+    learned those by heart, have wide sigmas: the same data find them cheap.
+    """
+    likelihood = as_likelihood(likelihood)
+    again = chain.from_iterable(repeat(loader, HELD_OUT_BATCHES))
+    return fisher_information(
+        model,
+        again,
+        likelihood=likelihood,
+        batches=HELD_OUT_BATCHES,
+        sampled=likelihood.draws_targets,
+        seed=seed,
+        progress=progress,
+    )
+
+
+@torch.no_grad()
+def start_sigmas(
+    model: nn.Module, loader: Iterable[Any], *, likelihood: Likelihood, most: float, seed: int
+) -> None:
+    """Where they were not given: scaled by one factor to where noise costs at most so many nats an example.
+
+    A trained network may not bear the sigmas that an untrained one does: training would have to find back to it.
+    """
+    weights = [s.weight for s in stochastic_weights(model) if isinstance(s.weight, MeanFieldWeight)]
+    weights = [weight for weight in weights if weight.is_open]
+    known: dict[str, Any] = {"likelihood": likelihood, "batches": START_BATCHES, "samples": START_DRAWS}
+    for _ in range(TRIES if weights else 0):
+        try:
+            cost = measured_noise_cost(model, loader, seed=seed, **known)
+        except ValueError:  # bad data: training tells where
+            return
+        if cost.nats <= most or not cost.differs(most):
+            break
+        factor = max(NARROWEST, math.sqrt(most / cost.nats))
+        for weight in weights:
+            weight.rho.copy_(rho_from_sigma(factor * sigma_from_rho(weight.rho)))
+    for weight in weights:
+        weight.is_open = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tempering:
     """Looks for the temperature at which drawing the weights of a posterior in training costs what it may."""
@@ -154,8 +220,11 @@ class Tempering:
                     cast(MeanFieldWeight, site.weight).rho.copy_(rho_from_sigma(sigmas[site.path]))
             return self._measured(trial)
 
-        bayes = sigma(1.0)
-        predicted = noise_cost({path: fisher[path] for path in bayes}, bayes) / len(modes_of(self.model))
+        bayes, judged = sigma(1.0), fisher
+        if self.validation is not None:
+            rest: dict[str, Any] = {"likelihood": self.likelihood, "seed": self.seed, "progress": False}
+            judged = held_out_fisher(self.model, self.validation, **rest)
+        predicted = noise_cost({path: judged[path] for path in bayes}, bayes) / len(modes_of(self.model))
         return chosen_temperature(self.wanted, predicted, measure).value
 
     def corrected(self, temperature: float) -> float:
@@ -169,7 +238,7 @@ class Tempering:
     def _measured(self, model: nn.Module) -> NoiseCost:
         data, batches = (self.loader, CHECKED_BATCHES) if self.validation is None else (self.validation, None)
         known: dict[str, Any] = {"likelihood": self.likelihood, "samples": self.samples, "seed": self.seed}
-        return measured_noise_cost(model, data, batches=batches, **known)
+        return known_noise_cost(self.wanted, model, data, batches=batches, **known)
 
 
 def implied_temperature(model: nn.Module, fisher: dict[str, Tensor], num_data: int) -> float:
