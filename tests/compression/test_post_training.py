@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import pocketbayes as pb
-from pocketbayes.compression.post_training import answered, refit, renew_norms
+from pocketbayes.compression.post_training import answered, by_channels, own_sigmas, refit, renew_norms
 from pocketbayes.likelihood import Homoscedastic
 
 PLAN = pb.Plan(epochs=0)
@@ -97,6 +97,24 @@ def test_the_answers_are_those_of_the_teachers() -> None:
     ((again, target),) = answered([(x, torch.zeros(5))], teachers, None, batches=None)
     torch.testing.assert_close(target, sum(t(x).softmax(1) for t in teachers) / 2)
     assert torch.equal(again, x)
+
+
+def test_sigmas_by_channels_are_products_with_the_precisions_of_rows_and_columns() -> None:
+    torch.manual_seed(0)
+    outputs, inputs = torch.rand(5, 1) + 0.1, torch.rand(1, 12) + 0.1
+    product = (outputs * inputs).view(5, 3, 2, 2)
+    torch.testing.assert_close(by_channels(product), product)
+    noisy = product * torch.rand(5, 3, 2, 2).add(0.5)
+    found, given = (s.flatten(1).pow(-2) for s in (by_channels(noisy), noisy))
+    for axis in (0, 1):
+        torch.testing.assert_close(found.sum(axis), given.sum(axis))
+
+
+def test_a_component_has_the_mean_precision_of_its_members() -> None:
+    sigmas = [torch.tensor([1.0, 2.0]), torch.tensor([[0.5], [4.0]])]
+    labels = [torch.tensor([0, 3]), torch.tensor([[0], [2]])]  # 3 is an outlier, 1 has no members
+    expected = torch.tensor([(2 / (1 + 4)) ** 0.5, 1.0, 4.0], dtype=torch.float64)
+    torch.testing.assert_close(own_sigmas(sigmas, labels, 3), expected)
 
 
 def test_an_empty_loader_says_how_many_inputs_are_enough(trained: nn.Module, tmp_path: Path) -> None:

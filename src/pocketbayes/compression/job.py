@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from pocketbayes.artifact import Precision
 from pocketbayes.compression.plan import Budget, Plan
-from pocketbayes.likelihood import Likelihood
+from pocketbayes.likelihood import Likelihood, unpack
 from pocketbayes.posterior.convert import bayesianize
 from pocketbayes.posterior.laplace import (
     enough_data,
@@ -29,6 +30,10 @@ from pocketbayes.training.temperature import (
     held_out_fisher,
     implied_temperature,
     known_noise_cost,
+)
+
+CHECKED_INPUTS = (
+    100  # on which noise is measured without training: it is most of the time that the posterior takes
 )
 
 
@@ -75,7 +80,7 @@ def laplace_posterior(job: CompressionJob) -> Tempered:
             trial,
             job.train_loader if held_out is None else held_out,
             likelihood=job.likelihood,
-            batches=CHECKED_BATCHES if held_out is None else None,
+            batches=_checked(job) if held_out is None else None,
             samples=plan.samples,
             seed=plan.seed,
         )
@@ -98,6 +103,13 @@ def laplace_posterior(job: CompressionJob) -> Tempered:
         found = Tempered(plan.temperature, f"temperature {plan.temperature:g}, as asked for: {cost}")
     bayesianize(job.model, prior=ZeroMean(plan.prior), sigma=sigma(found.temperature))
     return found
+
+
+def _checked(job: CompressionJob) -> int:
+    """Batches on which noise is measured: without training, of about so many inputs."""
+    if job.plan.epochs:
+        return CHECKED_BATCHES
+    return math.ceil(CHECKED_INPUTS / unpack(next(iter(job.train_loader))).size)
 
 
 def given_posterior(job: CompressionJob) -> Tempered:

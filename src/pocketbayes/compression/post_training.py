@@ -18,7 +18,7 @@ from pocketbayes.compression.channels import scale_channels
 from pocketbayes.compression.steering import ONE_COMPONENT
 from pocketbayes.data.loaders import HeldPortion, part
 from pocketbayes.likelihood import Likelihood, as_likelihood, unpack
-from pocketbayes.moments import Codebook, Moments
+from pocketbayes.moments import Moments
 from pocketbayes.posterior.draws import mean_weights
 from pocketbayes.posterior.surgery import adopt
 from pocketbayes.prediction.inputs import device_of, unlabelled
@@ -27,8 +27,8 @@ from pocketbayes.runs.progress import track
 from pocketbayes.sharing.compensate import compensated_labels, factor, input_moments
 from pocketbayes.sharing.evidence import coarsen, gather_evidence
 from pocketbayes.sharing.install import install
-from pocketbayes.sharing.labels import RateSharing, label_weights
-from pocketbayes.sharing.rate import Rate, RateCode, fit_bits, fit_codebook
+from pocketbayes.sharing.labels import label_weights
+from pocketbayes.sharing.rate import Rate, fit_bits, fit_codebook
 from pocketbayes.sharing.share import require_mean_field, share
 from pocketbayes.training.distillation import frozen
 
@@ -42,6 +42,7 @@ RELATIVE = (
     10.0  # the step of refitting, in fractions of a tensor's scale, for the learning rate of fine-tuning
 )
 SMALLEST = 1e-3  # a scale: tensors may be zero
+SHARP = 0.1  # of a sigma, in choosing labels: the part that sigmas have in (18) falls with its square
 
 _Norm = nn.modules.batchnorm._BatchNorm
 
@@ -77,7 +78,7 @@ def share_untrained(
     smallest: int,
     size_of: Callable[[nn.Module], int],
 ) -> float:
-    """Share a mean-field posterior in place, within the budget; returns the distortion in nats.
+    """Share a mean-field posterior in place, within the budget; returns the distortion of its means in nats.
 
     Args:
         smallest: bytes of the file with a single component.
@@ -103,44 +104,58 @@ def share_untrained(
 
 
 class _Labelling:
-    """A posterior and the correlations of its layers' inputs, to be labelled at different rates."""
+    """A posterior and the correlations of its layers' inputs, to be labelled at different rates.
+
+    What counts is where the means go: sigmas are taken so small that labels hardly tell them apart, each the product
+    of an output's and an input's, which a few hundred inputs know better than that of a single weight.
+    """
 
     def __init__(self, model: nn.Module, loader: Iterable[Any], components: int) -> None:
         self.rate = Rate(components=components)
         found = require_mean_field(model)
-        self.weights = [Moments(*(t.detach() for t in site.moments)) for site in found]
         moments = input_moments(model, loader)
         self.factors = [factor(moments.pop(s.path)) if s.path in moments else None for s in found]
-        pairs = zip(self.weights, self.factors, strict=True)
-        self.mu = [q.mu for q in self.weights]
-        self.conditional = [q.sigma if f is None else f.conditional(q.sigma) for q, f in pairs]
+        self.mu = [site.moments.mu.detach() for site in found]
+        self.sigma = [SHARP * by_channels(site.moments.sigma.detach()) for site in found]
+        pairs = zip(self.sigma, self.factors, strict=True)
+        self.conditional = [sigma if f is None else f.conditional(sigma) for sigma, f in pairs]
         self.evidence = gather_evidence(self.mu, self.conditional)
         self.coarse = coarsen(self.evidence)
 
     def share(self, model: nn.Module, max_bits: float) -> float:
-        """Labels that take about so many bits, in place; returns the distortion in nats."""
+        """Labels that take about so many bits, in place; returns the distortion of the means in nats."""
         rough, lambda_ = fit_bits(self.coarse, max_bits, self.rate)
         rate = replace(self.rate, lambda_=lambda_)
         fit = fit_codebook(self.evidence, rate, rough.code)
-        code = self._with_own_sigmas(label_weights(fit.code, self.mu, self.conditional, rate))
-        labelled = compensated_labels(self.weights, self.factors, code, rate)
-        found = require_mean_field(model)
+        result = label_weights(fit.code, self.mu, self.conditional, rate)
+        code = result.fit.code
+        book = code.codebook._replace(sigma=own_sigmas(self.sigma, result.labels, code.codebook.components))
+        weights = [Moments(*pair) for pair in zip(self.mu, self.sigma, strict=True)]
+        labelled = compensated_labels(weights, self.factors, code._replace(codebook=book), rate)
+        found, labels = require_mean_field(model), [layer.labels for layer in labelled]
+        sigma = own_sigmas([site.moments.sigma for site in found], labels, book.components)
         with torch.no_grad():
             for site, layer in zip(found, labelled, strict=True):
                 site.original.copy_(layer.mu)  # where outliers stay
-        install(model, found, code.codebook, [layer.labels for layer in labelled], [None] * len(found))
-        return sum(layer.distortion for layer in labelled)
+        install(model, found, book._replace(sigma=sigma), labels, [None] * len(found))
+        return sum(layer.distortion for layer in labelled) * SHARP**2
 
-    def _with_own_sigmas(self, result: RateSharing) -> RateCode:
-        """The code, its sigmas those of the members themselves: the root of the harmonic mean of their variances."""
-        code = result.fit.code
-        sums = torch.zeros(2, code.frequency.shape[1], dtype=torch.float64)  # of 1 and of 1 / sigma^2
-        for q, label in zip(self.weights, result.labels, strict=True):
-            tau = q.sigma.cpu().double().pow(-2).reshape(-1)
-            for total, x in zip(sums, (torch.ones_like(tau), tau), strict=True):
-                total.index_add_(0, label.reshape(-1).int(), x)
-        sigma = (sums[0] / sums[1]).sqrt()[:-1]
-        return code._replace(codebook=Codebook(code.codebook.mu, sigma))
+
+def by_channels(sigma: Tensor) -> Tensor:
+    """Sigmas [R, ...] whose precisions are products of an output's and an input's, with the sums that they had."""
+    tau = sigma.flatten(1).double().pow(-2)
+    product = tau.sum(1, keepdim=True) * (tau.sum(0, keepdim=True) / tau.sum())
+    return product.rsqrt().to(sigma).view_as(sigma)
+
+
+def own_sigmas(sigmas: Sequence[Tensor], labels: Sequence[Tensor], components: int) -> Tensor:
+    """[K] the sigma of each component's members: the root of the harmonic mean of their variances; 1 without any."""
+    sums = torch.zeros(2, components + 1, dtype=torch.float64)  # of 1 and of 1 / sigma^2
+    for sigma, label in zip(sigmas, labels, strict=True):
+        tau = sigma.detach().cpu().double().pow(-2).reshape(-1)
+        for total, x in zip(sums, (torch.ones_like(tau), tau), strict=True):
+            total.index_add_(0, label.reshape(-1).int(), x)
+    return torch.where(sums[0] > 0, sums[0] / sums[1], 1.0).sqrt()[:-1]
 
 
 def renew_norms(model: nn.Module, loader: Iterable[Any]) -> None:
