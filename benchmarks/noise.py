@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pocketbayes.drawing import WordStream, tensor_number
+from pocketbayes.drawing import WhichDraw, WordStream, tensor_number
 from pocketbayes.moments import Moments
 from pocketbayes.noise import (
     Bimodal,
@@ -69,11 +69,11 @@ def _ratios(draws: list[Callable[[], Any]], like: torch.Tensor) -> list[float]:
 
 
 def _in_torch(law: Law, like: torch.Tensor) -> torch.Tensor:
-    return law.z(HostStream(0, 0, tensor=tensor_number("weight")), like, like)
+    return law.z(HostStream(WhichDraw.of(0, 0), tensor=tensor_number("weight")), like, like)
 
 
 def _in_numpy(law: Law, like: np.ndarray) -> np.ndarray:
-    return law.shape.z(WordStream(0, 0, tensor=tensor_number("weight")), Moments(like, like))
+    return law.shape.z(WordStream(WhichDraw.of(0, 0), tensor=tensor_number("weight")), Moments(like, like))
 
 
 def training() -> None:

@@ -14,6 +14,7 @@ import pocketbayes as pb
 from fuzz import corpus, formats, mutate, tensors
 from pocketbayes.artifact import decode, encode, graph, inspect, sample_weights
 from pocketbayes.artifact.from_pocket import from_pocket
+from pocketbayes.drawing import WhichDraw
 from pocketbayes.errors import ArtifactError
 from pocketbayes.posterior.draws import NumberedDraw
 from pocketbayes.posterior.weights import stochastic_weights
@@ -79,7 +80,7 @@ def load(found: Any, network: corpus.Make) -> None:
         raise
     for site in stochastic_weights(loaded):
         weight = site.weight
-        drawn = weight.sample(site.original, NumberedDraw(0, 0, {weight.index: site.path}))
+        drawn = weight.sample(site.original, NumberedDraw(WhichDraw.of(0, 0), {weight.index: site.path}))
         assert drawn.shape == site.shape, "a draw of another shape"
 
 

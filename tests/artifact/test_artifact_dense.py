@@ -86,7 +86,8 @@ def test_draws_have_the_mean_and_the_spread_of_the_law() -> None:
         assert abs((z > 0).mean() - 0.5) < 4 * 0.5 / np.sqrt(n)
     assert abs(np.corrcoef(draw["a"], draw["b"])[0, 1]) < 4 / np.sqrt(n)
     assert (sample_weights(pocket, seed=1)["a"] == draw["a"]).all()
-    for other in (sample_weights(pocket, seed=2), sample_weights(pocket, seed=1, number=1)):
+    np.testing.assert_allclose(sample_weights(pocket, seed=1, number=1)["a"] - 2, 2 - draw["a"], atol=1e-6)
+    for other in (sample_weights(pocket, seed=2), sample_weights(pocket, seed=1, number=2)):
         assert abs(np.corrcoef(draw["a"], other["a"])[0, 1]) < 4 / np.sqrt(n)
     assert sample_weights(Pocket(tensors={"a": entry}), seed=1)["a"].tobytes() == draw["a"].tobytes()
 

@@ -12,7 +12,7 @@ from torch import nn
 import pocketbayes as pb
 from pocketbayes.artifact import Pocket, decode, sample_weights
 from pocketbayes.artifact.dense import moments_of
-from pocketbayes.drawing import WordStream, shape_of, tensor_number
+from pocketbayes.drawing import WhichDraw, WordStream, shape_of, tensor_number
 from pocketbayes.noise import (
     Bimodal,
     Drifted,
@@ -143,7 +143,7 @@ def test_of_the_same_moments_numpy_and_torch_draw_the_same_bits(build, noise: No
         mu, sigma = (torch.from_numpy(part.copy()) for part in moments_of(pocket, site.path))
         if fixed is not None:
             mu, sigma = fixed.take(mu), fixed.take(sigma)
-        z = noise.z(HostStream(5, 2, tensor=tensor_number(site.path)), mu, sigma)
+        z = noise.z(HostStream(WhichDraw.of(5, 2), tensor=tensor_number(site.path)), mu, sigma)
         whole = site.weight.whole(noise.place(mu, sigma, z)).detach().numpy()
         assert whole.tobytes() == drawn[site.path].tobytes()
 
@@ -155,7 +155,9 @@ def test_z_of_a_prediction_is_the_formats() -> None:
         model.parametrizations.weight.original.zero_()
         with pb.one_draw(model, 5, 2):
             w = model.weight
-    z = WordStream(5, 2, tensor=tensor_number("weight")).look_up(shape_of({}).values, 0, 0, 60_000)
+    z = WordStream(WhichDraw.of(5, 2), tensor=tensor_number("weight")).look_up(
+        shape_of({}).values, 0, 0, 60_000
+    )
     np.testing.assert_array_equal(w.numpy().astype(np.float32).reshape(-1), z)
 
 

@@ -12,7 +12,7 @@ import pytest
 import scipy.stats
 import torch
 
-from pocketbayes.drawing import WordStream, tables, tensor_number
+from pocketbayes.drawing import WhichDraw, WordStream, tables, tensor_number
 from pocketbayes.noise.counter import DeviceStream, HostStream, stream_on
 
 CPU = torch.device("cpu")
@@ -20,19 +20,21 @@ RAMP = np.arange(1 << 16, dtype=np.float32)  # a table that shows which word was
 WEIGHT = tensor_number("layer1.0.conv1.weight")
 
 
-def stream(seed: int = 3, draw: int = 1, mode: int = 0, tensor: int = WEIGHT) -> WordStream:
-    return WordStream(seed, draw, mode=mode, tensor=tensor)
+def stream(
+    seed: int = 3, pair: int = 1, mode: int = 0, tensor: int = WEIGHT, mirrored: bool = False
+) -> WordStream:
+    return WordStream(WhichDraw(seed, pair, mirrored, mode), tensor=tensor)
 
 
 def on_device(**place: int) -> DeviceStream:
     here = stream(**place)
-    tensor, mode = here.where
-    return DeviceStream(*here.key, tensor=tensor, mode=mode, device=CPU)
+    which = WhichDraw(*here.key, here.mirrored, here.where[1])
+    return DeviceStream(which, tensor=here.where[0], device=CPU)
 
 
 def test_the_first_block_is_the_known_answer_of_philox4x64_10() -> None:
     """kat_vectors of Random123: counter and key all zero."""
-    words = WordStream(0, 0, tensor=0).words(0, 0, 16).view("<u8")
+    words = stream(0, 0, 0, 0).words(0, 0, 16).view("<u8")
     assert [f"{word:016x}" for word in words] == [
         "16554d9eca36314c",
         "db20fe9d672d0fdc",
@@ -54,25 +56,33 @@ def plain_philox(key: list[int], counter: list[int]) -> list[int]:
     return [a, b, c, d]
 
 
-def test_words_and_bits_are_those_of_the_specification() -> None:
-    """The example of docs/format.md: draw 2 of seed 1, mode 0, of fc.weight."""
+@pytest.mark.parametrize("modes", [1, 2, 3])
+@pytest.mark.parametrize("kind", [WordStream, HostStream, DeviceStream])
+def test_words_and_bits_are_those_of_the_specification(kind: type[WordStream], modes: int) -> None:
+    """By hand, as docs/format.md says: draw s of seed 1 of fc.weight."""
     tensor = int.from_bytes(hashlib.sha256(b"fc.weight").digest()[:8], "little")
-    for part, block in ((0, 0), (3, 2**40)):
-        words = plain_philox([1, 2], [block, part, tensor, 0])
-        bits = sum(word << 64 * i for i, word in enumerate(words))
-        ours = stream(1, 2, 0, tensor)
-        assert ours.words(part, 16 * block, 16).tolist() == [bits >> 16 * j & 0xFFFF for j in range(16)]
-        assert ours.signs(part, 256 * block, 256).tolist() == [2 * (bits >> j & 1) - 1 for j in range(256)]
+    for s in range(4 * modes + 1):
+        ours = kind(WhichDraw.of(1, s, modes), tensor=tensor)
+        for part, block in ((0, 0), (3, 2**40)):
+            words = plain_philox([1, s // modes // 2], [block, part, tensor, s % modes])
+            bits = sum(word << 64 * i for i, word in enumerate(words))
+            if (s // modes) % 2:
+                bits = 2**256 - 1 - bits
+            sixteens = [bits >> 16 * j & 0xFFFF for j in range(16)]
+            assert ours.words(part, 16 * block, 16).tolist() == sixteens
+            assert ours.look_up(RAMP, part, 16 * block, 16).tolist() == sixteens
+            signs = [2 * (bits >> j & 1) - 1 for j in range(256)]
+            assert ours.signs(part, 256 * block, 256).tolist() == signs
 
 
 def test_key_and_counter_are_laid_out_as_the_format_says() -> None:
     """numpy counts up before each block, so that block 5 follows counter 4."""
-    seed, draw, mode, tensor, part = 11, 22, 33, 2**64 - 5, 4
+    seed, pair, mode, tensor, part = 11, 22, 33, 2**64 - 5, 4
     generator = np.random.Philox(
-        key=np.array([seed, draw], np.uint64), counter=np.array([4, part, tensor, mode], np.uint64)
+        key=np.array([seed, pair], np.uint64), counter=np.array([4, part, tensor, mode], np.uint64)
     )
     expected = generator.random_raw(8).astype("<u8").view("<u2")
-    np.testing.assert_array_equal(stream(seed, draw, mode, tensor).words(part, 5 * 16, 32), expected)
+    np.testing.assert_array_equal(stream(seed, pair, mode, tensor).words(part, 5 * 16, 32), expected)
 
 
 def test_the_number_of_a_tensor_comes_from_its_name() -> None:
@@ -98,7 +108,8 @@ def test_a_slice_drawn_alone_is_that_slice_of_the_whole(start: int, count: int) 
 
 @pytest.mark.parametrize(("start", "count"), SLICES)
 @pytest.mark.parametrize(
-    "place", [{}, {"seed": 2**64 - 1, "draw": 2**63, "mode": 2**64 - 1, "tensor": 2**63}]
+    "place",
+    [{}, {"mirrored": True}, {"seed": 2**64 - 1, "pair": 2**63, "mode": 2**64 - 1, "tensor": 2**63}],
 )
 def test_torchs_integers_are_numpys(start: int, count: int, place: dict[str, int]) -> None:
     numpy, torchs = stream(**place), on_device(**place)
@@ -110,8 +121,9 @@ def test_torchs_integers_are_numpys(start: int, count: int, place: dict[str, int
 
 
 def test_the_cpu_takes_numpys_words_and_other_devices_make_their_own() -> None:
-    assert type(stream_on(CPU, 0, 0, tensor=1)) is HostStream
-    assert type(stream_on(torch.device("meta"), 0, 0, tensor=1)) is DeviceStream
+    which = WhichDraw.of(0, 0)
+    assert type(stream_on(CPU, which, tensor=1)) is HostStream
+    assert type(stream_on(torch.device("meta"), which, tensor=1)) is DeviceStream
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -123,16 +135,16 @@ OTHERS = [
     {},
     {"seed": 4},
     {"seed": 3 + 2**63},
-    {"draw": 2},
-    {"draw": 1 + 2**40},
+    {"pair": 2},
+    {"pair": 1 + 2**40},
     {"mode": 1},
     {"tensor": WEIGHT + 1},
     {"tensor": tensor_number("layer1.0.conv2.weight")},
-    {"seed": 1, "draw": 3},  # swapped
+    {"seed": 1, "pair": 3},  # swapped
 ]
 
 
-def test_streams_of_other_seeds_draws_modes_tensors_and_parts_are_independent() -> None:
+def test_streams_of_other_seeds_pairs_modes_tensors_and_parts_are_independent() -> None:
     table = tables.gaussian()
     z = [stream(**place).look_up(table, 0, 0, N) for place in OTHERS]
     z += [stream().look_up(table, 1, 0, N), stream().look_up(table, 0, N, N)]
@@ -144,9 +156,9 @@ def test_streams_of_other_seeds_draws_modes_tensors_and_parts_are_independent() 
     assert abs(correlation(mixed, z[0])) > 4.5
 
 
-def test_one_element_over_many_draws_and_seeds_is_a_sample_of_the_law() -> None:
+def test_one_element_over_many_pairs_and_seeds_is_a_sample_of_the_law() -> None:
     """What a Monte Carlo average over draws s = 0, 1, 2 ... stands on."""
-    for step in ({"draw": 1}, {"seed": 1}):
+    for step in ({"pair": 1}, {"seed": 1}):
         places = [{key: value * i for key, value in step.items()} for i in range(20_000)]
         z = np.stack(
             [stream(**place).look_up(tables.gaussian(), 0, 0, 16) for place in places]
@@ -179,8 +191,8 @@ def test_words_and_signs_are_uniform() -> None:
 def test_drawing_needs_no_torch_and_no_scipy() -> None:
     script = (
         "import sys; sys.modules['torch'] = sys.modules['scipy'] = None\n"
-        "from pocketbayes.drawing import WordStream, shape_of, tensor_number\n"
-        "stream = WordStream(0, 0, tensor=tensor_number('w'))\n"
+        "from pocketbayes.drawing import WhichDraw, WordStream, shape_of, tensor_number\n"
+        "stream = WordStream(WhichDraw.of(0, 0), tensor=tensor_number('w'))\n"
         "assert len(stream.look_up(shape_of({'family': 'StudentT', 'df': 3.0}).values, 0, 0, 9)) == 9\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 import torch
 
-from pocketbayes.drawing import WordStream, shape_of, tensor_number
+from pocketbayes.drawing import WhichDraw, WordStream, shape_of, tensor_number
 from pocketbayes.moments import Moments
 from pocketbayes.noise import (
     Bimodal,
@@ -60,19 +60,19 @@ def name(noise: Noise) -> str:
     return str(noise)[:28]
 
 
-def stream(tensor: str = "fc.weight") -> WordStream:
-    return WordStream(1, 2, tensor=tensor_number(tensor))
+def stream(number: int = 4) -> WordStream:
+    return WordStream(WhichDraw.of(1, number), tensor=tensor_number("fc.weight"))
 
 
 def at(mu: float, sigma: float, count: int = N) -> Moments:
     return Moments(np.full(count, mu, np.float32), np.full(count, sigma, np.float32))
 
 
-def draws(noise: Noise, q: Moments | None = None, **more: Any) -> np.ndarray:
-    return shape_of(noise.to_dict()).z(stream(), q or at(0.0, 1.0), **more)
+def draws(noise: Noise, q: Moments | None = None, number: int = 4, **more: Any) -> np.ndarray:
+    return shape_of(noise.to_dict()).z(stream(number), q or at(0.0, 1.0), **more)
 
 
-# Elements 0 to 3 of draw 2 of seed 1, mode 0, tensor "fc.weight": float32 in hexadecimal, big-endian.
+# Elements 0 to 3 of draw 4 of seed 1, one mode, tensor "fc.weight": float32 in hexadecimal, big-endian.
 GOLDEN = {
     "Gaussian()": "3f6c2f7e 3faa2245 c033b175 3edb5e8d",
     "Uniform()": "3f8eba7a 3fb4f491 bfdc98a7 3f131197",
@@ -92,11 +92,17 @@ GOLDEN = {
 }
 
 
+MIRRORED = "bf6a272d bf95cc06 4063708a bf0c1788"  # of draw 5, SkewNormal(4)
+
+
 @pytest.mark.parametrize("noise", [*LAWS, STATES], ids=name)
 def test_golden_draws(noise: Noise) -> None:
     z = draws(noise, at(0.3, 0.15, 4))
     assert z.dtype == np.float32
     assert z.astype(">f4").tobytes().hex(" ", 4) == GOLDEN[name(noise)]
+    if isinstance(noise, SkewNormal):
+        z = draws(noise, at(0.3, 0.15, 4), number=5)
+        assert z.astype(">f4").tobytes().hex(" ", 4) == MIRRORED
 
 
 def wrong_moments(z: np.ndarray, law: Law) -> bool:
@@ -164,10 +170,27 @@ def test_slices_drawn_apart_are_the_whole(noise: Noise) -> None:
 def test_torchs_integers_draw_the_same_bits(noise: Noise) -> None:
     mu = torch.linspace(-1.5, 1.5, 5000)
     sigma = torch.linspace(0.05, 0.3, 5000)
-    here = stream()
-    there = DeviceStream(*here.key, tensor=here.where[0], device=torch.device("cpu"))
-    expected = shape_of(noise.to_dict()).z(here, Moments(mu.numpy(), sigma.numpy()))
-    assert noise.z(there, mu, sigma).numpy().tobytes() == expected.tobytes()
+    for number in (4, 5):
+        there = DeviceStream(WhichDraw.of(1, number), tensor=stream().where[0], device=torch.device("cpu"))
+        expected = draws(noise, Moments(mu.numpy(), sigma.numpy()), number)
+        assert noise.z(there, mu, sigma).numpy().tobytes() == expected.tobytes()
+
+
+SYMMETRIC = (Gaussian, Uniform, Laplace, Logistic, StudentT, Bimodal, TwoPoint)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=name)
+def test_the_second_draw_of_a_pair_mirrors_the_first(law: Law) -> None:
+    first, second, next_pair = (draws(law, number=number) for number in (4, 5, 6))
+    inner = getattr(law, "noise", law)
+    if isinstance(inner, SYMMETRIC):
+        assert np.array_equal(second, -first)
+        assert not np.array_equal(next_pair, -first)  # the control: independent draws
+    elif inner is law:  # one word each: F(z) -> 1 - F(z)
+        order = np.argsort(first, kind="stable")
+        assert (np.diff(second[order]) <= 0).all()
+        assert not (np.diff(next_pair[order]) <= 0).all()
+    assert not wrong_moments(second, law)
 
 
 def test_a_law_of_ones_own_is_drawn_through_its_quantiles() -> None:
@@ -176,7 +199,8 @@ def test_a_law_of_ones_own_is_drawn_through_its_quantiles() -> None:
             return torch.where(u < 0.5, (2 * u).sqrt() - 1, 1 - (2 - 2 * u).sqrt()) * math.sqrt(6)
 
     z = Triangular().z(
-        DeviceStream(1, 2, tensor=3, device=torch.device("cpu")), *map(torch.from_numpy, at(0, 1))
+        DeviceStream(WhichDraw.of(1, 2), tensor=3, device=torch.device("cpu")),
+        *map(torch.from_numpy, at(0, 1)),
     )
     law = scipy.stats.triang(0.5, -math.sqrt(6), 2 * math.sqrt(6))
     level = np.sort(law.cdf(z.double().numpy()))

@@ -80,6 +80,11 @@ def free(site: Site, value: Tensor) -> Tensor:
     return value.flatten() if site.weight.fixed is None else site.weight.fixed.take(value)
 
 
+def weight_of(model: pb.Modes, site: Site, number: int) -> Tensor:
+    with pb.one_draw(model, 5, number):
+        return free(site, getattr(site.owner, site.name))
+
+
 def mixture(model: pb.Modes) -> MixtureSameFamily:
     """Of the first tensor of all modes, by torch.distributions."""
     q = [site.moments for site in first_sites(model)]
@@ -92,11 +97,9 @@ def mixture(model: pb.Modes) -> MixtureSameFamily:
 @torch.no_grad()
 def test_draws_have_the_moments_of_the_mixture(build, count: int) -> None:
     model = build(networks(count))
-    drawn, sites = [], first_sites(model)
-    for number in range(DRAWS):
-        with pb.one_draw(model, 5, number):
-            site = sites[number % count]
-            drawn.append(free(site, getattr(site.owner, site.name)))
+    sites = first_sites(model)
+    first = [s for s in range(2 * DRAWS) if s // count % 2 == 0]  # of each pair, so that they are independent
+    drawn = [weight_of(model, sites[s % count], s) for s in first]
     w, law = torch.stack(drawn), mixture(model)  # [S, weights]
     within = torch.stack([s.moments.sigma.flatten().square() for s in sites]).mean(0)
     error = (within / DRAWS).sqrt()  # as many draws of each mode: modes add nothing to it
@@ -106,6 +109,20 @@ def test_draws_have_the_moments_of_the_mixture(build, count: int) -> None:
     assert (
         (modes - law.mean) / error
     ).square().mean() > 2 or count == 1  # the control: one mode is not the mixture
+
+
+@every_kind
+@every_count
+@torch.no_grad()
+def test_the_draws_of_a_pair_have_the_means_between_them(build, count: int) -> None:
+    model = build(networks(count))
+    for mode, site in enumerate(first_sites(model)):
+        w = [weight_of(model, site, k * count + mode) for k in range(6)]
+        mu = site.moments.mu.flatten()
+        for k in (0, 2, 4):
+            torch.testing.assert_close((w[k] + w[k + 1]) / 2, mu)
+            assert not torch.allclose(w[k], mu, atol=0.01)
+        assert not torch.allclose((w[1] + w[2]) / 2, mu, atol=0.01)  # a control: of two pairs
 
 
 @every_kind

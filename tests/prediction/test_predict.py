@@ -52,6 +52,21 @@ def test_a_prediction_is_the_mean_over_draws_of_probabilities() -> None:
     assert torch.equal(p.labels, p.probs.argmax(1))
 
 
+@pytest.mark.parametrize("modes", [1, 2])
+def test_what_is_linear_in_the_noise_cancels_in_a_pair_of_draws(modes: int) -> None:
+    torch.manual_seed(0)
+    model = pb.bayesianize([nets.mlp([4, 16, 3]) for _ in range(modes)], sigma=pb.Absolute(0.03))
+    x = torch.randn(20, 4)
+    draws = torch.stack(
+        [pb.predict(model, x, samples=4 * modes, seed=s, draws=True).draws for s in range(60)]
+    )
+    pairs, others = draws[:, : 2 * modes], torch.cat([draws[:, :modes], draws[:, 2 * modes : 3 * modes]], 1)
+    mirrored, independent = (d.mean(1).var(0).mean() for d in (pairs, others))
+    assert mirrored < 0.05 * independent
+    spread = sum(draws[:, m].var(0).mean() for m in range(modes)) / modes
+    assert 0.7 < 2 * modes * independent / spread < 1.4  # as of draws that know nothing of each other
+
+
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_the_fast_path_of_a_resnet_is_the_slow_one(batch: int) -> None:
     """Folded norms, channels-last, vmap at the smallest batches: all against plain forward passes."""

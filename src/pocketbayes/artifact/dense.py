@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from pocketbayes.artifact.pocket import (
     Tied,
     resolve,
 )
-from pocketbayes.drawing import Shape, WordStream, tensor_number
+from pocketbayes.drawing import Shape, WhichDraw, WordStream, tensor_number
 from pocketbayes.drawing.masks import mask_from_rule, random_signs
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook, Moments
@@ -130,7 +130,7 @@ def fixed_signs(rule: JSON, shape: tuple[int, ...]) -> Array:
 def mean_weights(pocket: Pocket, expand: Expand = expand_rule, *, mode: int = 0) -> dict[str, Array]:
     """Every tensor of a mode at the mean that its device gives it; a tied name is the same array as its owner."""
     pocket = pocket.mode(mode)
-    shape, stream = noise_shape(noise_description(pocket)), WordStream(0, 0, tensor=0)
+    shape, stream = noise_shape(noise_description(pocket)), WordStream(WhichDraw.of(0, 0), tensor=0)
 
     def mean(name: str) -> Array:
         entry = pocket.tensors[name]
@@ -150,36 +150,28 @@ def sample_weights(
 
     It is of mode number mod M.  Each tensor depends on seed, number and its name alone; see docs/format.md.
     """
-    mode = number % len(pocket.modes)
-    pocket = pocket.mode(mode)
+    which = WhichDraw.of(seed, number, len(pocket.modes))
+    pocket = pocket.mode(which.mode)
     shape = noise_shape(noise_description(pocket))
 
     def draw(name: str) -> Array:
         entry = pocket.tensors[name]
         if not isinstance(entry, MeanField | Shared):
             return moments_of(pocket, name).mu
-        free = _draw_free(pocket, name, shape, _Drawn(seed, number, mode)).astype(as_numpy(entry.dtype))
+        free = _draw_free(pocket, name, shape, which).astype(as_numpy(entry.dtype))
         return _whole(entry, free, name, expand)
 
     return _each(pocket, draw)
 
 
-class _Drawn(NamedTuple):
-    """Which draw."""
-
-    seed: int
-    number: int
-    mode: int
-
-
-def _draw_free(pocket: Pocket, name: str, shape: Shape, which: _Drawn) -> Array:
+def _draw_free(pocket: Pocket, name: str, shape: Shape, which: WhichDraw) -> Array:
     """The free weights [free] of a tensor in one draw."""
     entry = pocket.tensors[name]
     assert isinstance(entry, MeanField | Shared)
     kind = as_numpy(entry.dtype)
 
     def drawn(tensor: str, mu: Array, sigma: Array) -> Array:
-        stream = WordStream(which.seed, which.number, tensor=tensor_number(tensor), mode=which.mode)
+        stream = WordStream(which, tensor=tensor_number(tensor))
         q = Moments(mu.astype(kind), sigma.astype(kind))
         with np.errstate(over="ignore"):  # in a narrow type, a draw far out may be infinite
             w: Array = shape.place(stream, q, shape.z(stream, q).astype(kind, copy=False))

@@ -23,6 +23,7 @@ from pocketbayes.artifact.pocket import (
     free_shape,
     resolve,
 )
+from pocketbayes.drawing import WhichDraw
 from pocketbayes.errors import ArtifactError
 from pocketbayes.moments import Codebook
 from pocketbayes.noise import Gaussian, Noise
@@ -190,7 +191,7 @@ def noise_of(pocket: Pocket) -> Noise:
     mu, sigma = torch.zeros(1), torch.ones(1)
     try:
         noise = Noise.from_dict(description)
-        drawn = noise.place(mu, sigma, noise.z(stream_on(mu.device, 0, 0, tensor=0), mu, sigma))
+        drawn = noise.place(mu, sigma, noise.z(stream_on(mu.device, WhichDraw.of(0, 0), tensor=0), mu, sigma))
     except Exception as error:  # families check what a programmer may get wrong; a file may hold anything
         raise ArtifactError(f"noise: cannot be made from its description: {error}") from error
     if not bool(drawn.isfinite()):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pocketbayes.drawing import WordStream
+from pocketbayes.drawing import WhichDraw, WordStream
 from pocketbayes.drawing.exact import Array
 from pocketbayes.drawing.philox import SIGNS
 
@@ -17,10 +17,10 @@ _BUMPS = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
 
 
-def stream_on(device: torch.device, seed: int, draw: int, *, tensor: int, mode: int = 0) -> WordStream:
+def stream_on(device: torch.device, which: WhichDraw, *, tensor: int) -> WordStream:
     """The stream whose words are tensors on that device."""
     kind = HostStream if device.type == "cpu" else DeviceStream
-    return kind(seed, draw, tensor=tensor, mode=mode, device=device)
+    return kind(which, tensor=tensor, device=device)
 
 
 class HostStream(WordStream):
@@ -28,10 +28,8 @@ class HostStream(WordStream):
 
     xp = torch
 
-    def __init__(
-        self, seed: int, draw: int, *, tensor: int, mode: int = 0, device: torch.device | None = None
-    ) -> None:
-        super().__init__(seed, draw, tensor=tensor, mode=mode)
+    def __init__(self, which: WhichDraw, *, tensor: int, device: torch.device | None = None) -> None:
+        super().__init__(which, tensor=tensor)
         self.device = device
 
     def like(self, values: Any, array: Tensor) -> Tensor:
@@ -69,7 +67,8 @@ class DeviceStream(HostStream):
         """[4 count] words of 64 bits."""
         counter = torch.arange(block, block + count, device=self.device)
         words = [counter, *(torch.full_like(counter, _signed(n)) for n in (part, *self.where))]
-        return torch.stack(philox(words, self.key), 1).view(-1)
+        raw = torch.stack(philox(words, self.key), 1).view(-1)
+        return ~raw if self.mirrored else raw
 
 
 def philox(words: list[Tensor], key: tuple[int, int]) -> list[Tensor]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from pocketbayes.drawing import tensor_number
+from pocketbayes.drawing import WhichDraw, tensor_number
 from pocketbayes.noise import Noise
 from pocketbayes.noise.counter import stream_on
 from pocketbayes.posterior.modes import modes_of, using
@@ -67,20 +67,18 @@ class Draw:
 
 
 class NumberedDraw(Draw):
-    """Draw `number` of a seed, as the file format defines it; `names` are those of the tensors, by index."""
+    """A draw as the file format defines it; `names` are those of the tensors, by index."""
 
-    def __init__(self, seed: int, number: int, names: Mapping[int, str], mode: int = 0) -> None:
-        super().__init__(seed)
-        self.number = number
-        self.mode = mode
+    def __init__(self, which: WhichDraw, names: Mapping[int, str]) -> None:
+        super().__init__(which.seed)
+        self.which = which
         self.names = {CODEBOOK: "", **names}
 
     def z(self, noise: Noise, mu: Tensor, sigma: Tensor, index: int) -> Tensor:
-        assert self.seed is not None
         if index not in self.names:
             raise ValueError("one_draw: a weight outside of the model that was given. Give the whole model.")
         tensor = tensor_number(self.names[index])
-        return noise.z(stream_on(mu.device, self.seed, self.number, tensor=tensor, mode=self.mode), mu, sigma)
+        return noise.z(stream_on(mu.device, self.which, tensor=tensor), mu, sigma)
 
 
 class Replay(Draw):
@@ -277,8 +275,10 @@ def one_draw(
             model, using(model, root, unless_chosen=True), lambda part, place: Draw(mix(root, part))
         )
 
+    which = WhichDraw.of(root, number, len(modes_of(model)))
+
     def numbered(part: int, place: DrawsOfMode) -> Draw:
-        return NumberedDraw(root, number, names_of(model, place.draws), place.mode)
+        return NumberedDraw(which._replace(mode=place.mode), names_of(model, place.draws))
 
     return _opened(model, using(model, number), numbered)
 

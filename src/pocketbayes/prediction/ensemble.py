@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from pocketbayes.drawing import WhichDraw
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.draws import NumberedDraw
 from pocketbayes.posterior.modes import modes_of
@@ -40,11 +41,10 @@ class Slot:
         self.parameter = parameter
         self.affine: Affine | None = None
 
-    def draw(self, seed: int, number: int, mode: int) -> Tensor:
-        """The weight in draw `number` of a seed, the one that `one_draw(model, seed, number)` sees."""
+    def draw(self, which: WhichDraw) -> Tensor:
+        """The weight in a draw, the one that `one_draw(model, seed, number)` sees."""
         weight = self.site.weight
-        drawn = NumberedDraw(seed, number, {weight.index: self.site.path}, mode)
-        value = weight.sample(self.site.original, drawn)
+        value = weight.sample(self.site.original, NumberedDraw(which, {weight.index: self.site.path}))
         return value if self.affine is None else self.affine(value)
 
 
@@ -73,10 +73,8 @@ class Ensemble:
         self._members = [
             _Member(
                 network,
-                mode=mode,
-                numbers=range(mode, self.samples, len(networks)),
+                [WhichDraw.of(seed, s, len(networks)) for s in range(mode, self.samples, len(networks))],
                 at_means=at_means,
-                seed=seed,
                 max_bytes=max_bytes // self.modes,
                 fast=fast,
             )
@@ -102,28 +100,18 @@ class Ensemble:
 
 
 class _Member:
-    """Some draws of one mode: those of these numbers."""
+    """These draws of one mode."""
 
     def __init__(
-        self,
-        network: nn.Module,
-        *,
-        mode: int,
-        numbers: range,
-        at_means: bool,
-        seed: int,
-        max_bytes: int,
-        fast: bool,
+        self, network: nn.Module, draws: list[WhichDraw], *, at_means: bool, max_bytes: int, fast: bool
     ) -> None:
         self._source = network
-        self._mode = mode
-        self._numbers = numbers
+        self._draws = draws
         self._at_means = at_means
-        self._seed = seed
         self._max_bytes = max_bytes
         self._fast = fast
         self._vmap_works = fast
-        self._sets: dict[int, list[Tensor]] = {}
+        self._sets: dict[WhichDraw, list[Tensor]] = {}
         self._stacked: dict[str, Tensor] | None = None
         self._prefix: fx.GraphModule | None = None
         self._net: nn.Module | None = None
@@ -198,23 +186,23 @@ class _Member:
 
     # --- weights ---------------------------------------------------------------------------------------------
 
-    def _weights(self, number: int) -> list[Tensor]:
-        """Draw `number`, from the cache or made anew; the cache never exceeds `max_bytes`."""
-        if number in self._sets:
-            return self._sets[number]
-        drawn = [self._layout(slot.draw(self._seed, number, self._mode)) for slot in self._slots]
+    def _weights(self, which: WhichDraw) -> list[Tensor]:
+        """A draw, from the cache or made anew; the cache never exceeds `max_bytes`."""
+        if which in self._sets:
+            return self._sets[which]
+        drawn = [self._layout(slot.draw(which)) for slot in self._slots]
         size = sum(w.nbytes for w in drawn)
         if (len(self._sets) + 1) * size <= self._max_bytes:
-            self._sets[number] = drawn
+            self._sets[which] = drawn
         return drawn
 
     def _stack(self) -> dict[str, Tensor] | None:
         """All draws as one tensor a parameter, [S, *shape], if they fit."""
         if self._stacked is None:
             size = sum(slot.parameter.nbytes for slot in self._slots)
-            if 2 * len(self._numbers) * size > self._max_bytes:
+            if 2 * len(self._draws) * size > self._max_bytes:
                 return None
-            sets = [self._weights(number) for number in self._numbers]
+            sets = [self._weights(which) for which in self._draws]
             assert self._net is not None
             names = {id(p): name for name, p in self._net.named_parameters()}
             self._stacked = {
@@ -229,23 +217,21 @@ class _Member:
     def outputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
         """As of the `Ensemble`, for its own draws alone; so is what follows."""
         args, kwargs = self._begun(args, kwargs)
-        yield from self._vectorised(args, kwargs) or (
-            self._run(number, args, kwargs) for number in self._numbers
-        )
+        yield from self._vectorised(args, kwargs) or (self._run(which, args, kwargs) for which in self._draws)
 
     @torch.no_grad()
     def outputs_of(self, args: Any, kwargs: Any, wanted: Callable[[], Tensor]) -> Iterator[Any]:
         whole, spec = pytree.tree_flatten(self._begun(args, kwargs))
         first = pytree.tree_map_only(Tensor, lambda t: t[:1] if t.ndim else t, (args, kwargs))
         axes = list(map(_other_axis, whole, pytree.tree_leaves(self._begun(*first))))
-        for number in self._numbers:
+        for which in self._draws:
             if not len(at := wanted()):
                 return
             taken = [
                 t if i is None else t.index_select(i, at.to(t.device))
                 for t, i in zip(whole, axes, strict=True)
             ]
-            yield self._run(number, *pytree.tree_unflatten(taken, spec))
+            yield self._run(which, *pytree.tree_unflatten(taken, spec))
 
     def _begun(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The inputs as the network takes them: laid out, with all done that is the same in every draw."""
@@ -260,10 +246,10 @@ class _Member:
         """To be written into where the network does."""
         return _copied(inputs) if self._writes else inputs
 
-    def _run(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, which: WhichDraw, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The output of one draw."""
         assert self._net is not None
-        for slot, value in zip(self._slots, self._weights(number), strict=True):
+        for slot, value in zip(self._slots, self._weights(which), strict=True):
             slot.parameter.data = value
         return self._net(*self._own(args), **self._own(kwargs))
 
@@ -288,7 +274,7 @@ class _Member:
             self._vmap_works = False
             return None
         leaves, spec = pytree.tree_flatten(batched)
-        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(len(self._numbers))]
+        return [pytree.tree_unflatten([leaf[s] for leaf in leaves], spec) for s in range(len(self._draws))]
 
 
 def _other_axis(a: Any, b: Any) -> int | None:

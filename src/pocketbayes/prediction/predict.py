@@ -64,7 +64,9 @@ def predict(
 ) -> Predictive | Regression | Tensor:
     """What the model says about `x`, averaged over draws of its weights.  Eq. (6) of docs/method.md.
 
-    The draws depend on the seed alone, and are the same for every input.  A plain model is run once.  Answers have the
+    The draws depend on the seed alone, and are the same for every input.  Those of a mode come in pairs whose noise is
+    mirrored, z and -z, so that much of the error of one is undone by the other: ask for an even number, or with M modes
+    for a multiple of 2M.  A plain model is run once.  Answers have the
     logit temperature that `calibrate` has found for them.  The model is left as it is, and threads may predict at the
     same time.
 
