@@ -104,8 +104,8 @@ def test_the_interval_is_students() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"samples": 1}, "two or more samples"),
-        ({"repeats": 1}, "two or more samples and repeats"),
+        ({"samples": 3}, "4 or more samples"),
+        ({"repeats": 1}, "4 or more samples and 2 or more repeats"),
         ({"tolerance": 0.0}, "tolerance must be positive"),
         ({"families": ["bimodal"]}, "must be a pocketbayes.noise.Noise"),
         ({"families": {"x": Bimodal}}, "must be a pocketbayes.noise.Noise"),

@@ -89,6 +89,20 @@ def test_more_draws_are_made_where_few_leave_it_open(monkeypatch: pytest.MonkeyP
         assert asked == expected
 
 
+def test_the_error_of_a_measured_cost_knows_that_draws_come_in_pairs() -> None:
+    """Of one example, many times: the cost varies from seed to seed as the error says."""
+    model, x, _ = line()
+    x = x[:1].expand(20, -1)
+    y = model(x).detach()  # no residual: both draws of a pair cost the same
+    posterior = pb.bayesianize(model, sigma=pb.Absolute(0.2))
+    costs = [
+        measured_noise_cost(posterior, [(x, y)], likelihood=Homoscedastic(TAU), seed=seed)
+        for seed in range(300)
+    ]
+    seen, said = torch.tensor([c.nats for c in costs]).var(), torch.tensor([c.error**2 for c in costs]).mean()
+    assert 0.65 < said / seen < 1.5  # half of it, if the draws were taken for independent
+
+
 def test_the_temperature_of_a_laplace_posterior_is_read_off_its_sigmas() -> None:
     model, x, _ = line()
     fisher = {"weight": x.square().mean(0, keepdim=True) / TAU**2}

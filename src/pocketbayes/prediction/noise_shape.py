@@ -1,7 +1,7 @@
 """`shape_sensitivity`: is a posterior sensitive to the shape of its noise?  Device families against Gaussian noise.
 
 Means and variances of the weights stay; only the law of z changes.  Every comparison is between independent draws, so
-that Gaussian against Gaussian, the floor, shows what the draws alone do.
+that Gaussian against Gaussian, the floor, shows what the draws alone do; draws that mirror each other are kept apart.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.data.loaders import part
+from pocketbayes.drawing import WhichDraw
 from pocketbayes.likelihood import Likelihood
 from pocketbayes.noise import (
     Bimodal,
@@ -28,6 +29,7 @@ from pocketbayes.noise import (
     predictive_distances,
 )
 from pocketbayes.posterior.draws import mix
+from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import require_bayesian
 from pocketbayes.posterior.with_noise import under_noise
 from pocketbayes.prediction.answer import Predictive, Regression
@@ -216,7 +218,7 @@ def shape_sensitivity(
         model: a network that `bayesianize` converted.
         loader: batches `(x, ..., y)`, or dicts with labels, to judge on.
         families: by name, or a sequence; two-point, bimodal, uniform, Laplace, Student-t and skew-normal by default.
-        samples: draws of the weights in each comparison.
+        samples: draws of the weights in each comparison, 4 or more; of M modes 2M or more.
         repeats: comparisons of each family, with draws of their own.
         seed: of the draws.
         likelihood: `Categorical()` by default.
@@ -235,8 +237,9 @@ def shape_sensitivity(
         (['signs'], 20)
     """
     named = _named(families)
-    _require_counts(samples, repeats, tolerance)
     require_bayesian(model)
+    modes = len(modes_of(model))
+    _require_counts(samples, repeats, tolerance, modes)
     likelihood, batches = likelihood_for(model, likelihood), list(loader)
     everyone = {"Gaussian again": Gaussian(), **named}
     found: dict[str, list[tuple[float, dict[str, float]]]] = {name: [] for name in everyone}
@@ -246,7 +249,7 @@ def shape_sensitivity(
         own.append(reference.scores)
         for name, noise in everyone.items():
             other = _outcome(model, batches, noise, likelihood, samples, mix(seed, repeat, 1))
-            found[name].append(_compare(reference, other))
+            found[name].append(_compare(reference, other, modes))
     rows = [_row(name, values, found["Gaussian again"]) for name, values in found.items()]
     return ShapeReport(
         rows=tuple(rows[1:]),
@@ -271,12 +274,19 @@ def _outcome(
     return _Outcome(draws, {name: scores[name] for name in SCORES if name in scores})
 
 
-def _compare(reference: _Outcome, other: _Outcome) -> tuple[float, dict[str, float]]:
+def _compare(reference: _Outcome, other: _Outcome, modes: int) -> tuple[float, dict[str, float]]:
     """(D^2 in units of the reference's sigma, differences of the scores)."""
     sigma = reference.draws.double().var(0).flatten(1).sum(1).sqrt().mean()
-    distance = predictive_distances(reference.draws, other.draws).mean()
+    ours, theirs = (_apart(draws, modes) for draws in (reference.draws, other.draws))
+    distance = torch.stack([predictive_distances(a, b).mean() for a in ours for b in theirs]).mean()
     changes = {name: other.scores[name] - score for name, score in reference.scores.items()}
     return float(distance / sigma), changes
+
+
+def _apart(draws: Tensor, modes: int) -> list[Tensor]:
+    """The first draws of all pairs, and the second ones: each of them independent of one another."""
+    mirrored = torch.tensor([WhichDraw.of(0, s, modes).mirrored for s in range(len(draws))])
+    return [draws[~mirrored], draws[mirrored]]
 
 
 def _row(
@@ -312,10 +322,11 @@ def _name(noise: Noise) -> str:
     return type(noise).__name__ + (f"({', '.join(f'{v:g}' for v in shown.values())})" if shown else "")
 
 
-def _require_counts(samples: int, repeats: int, tolerance: float) -> None:
-    if samples < 2 or repeats < 2:
+def _require_counts(samples: int, repeats: int, tolerance: float, modes: int) -> None:
+    least = max(4, 2 * modes)
+    if samples < least or repeats < 2:
         raise ValueError(
-            f"shape_sensitivity: needs two or more samples and repeats, got {samples} and {repeats}."
+            f"shape_sensitivity: needs {least} or more samples and 2 or more repeats, got {samples} and {repeats}."
         )
     if not tolerance > 0:
         raise ValueError(f"shape_sensitivity: tolerance must be positive, got {tolerance} nats.")

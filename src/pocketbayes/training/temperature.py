@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.data.loaders import part
+from pocketbayes.drawing import WhichDraw
 from pocketbayes.likelihood import Likelihood, as_likelihood
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.gaussian import rho_from_sigma, sigma_from_rho
@@ -110,9 +111,9 @@ def measured_noise_cost(
     """E_w NLL(w) - NLL(mu) on the batches of `loader`, or on so many of them, in nats an example; infinite where a
     draw's NLL is not finite.
 
-    The standard error is that of draws and of examples, which vary independently.
+    The standard error is that of pairs of draws and of examples, which vary independently.
     """
-    likelihood, samples = as_likelihood(likelihood), max(2, samples)
+    likelihood, samples = as_likelihood(likelihood), max(4, samples)
     means, draws = Ensemble(to_deterministic(model)), Ensemble(model, samples=samples, seed=seed)
     rises: list[Tensor] = []
     with randomness.forked(seed):
@@ -127,8 +128,18 @@ def measured_noise_cost(
     rise = torch.cat(ranks.gather_in_turn(rises), 1)
     if not bool(torch.isfinite(rise).all()):
         return NoiseCost(math.inf, 0.0)
-    of_draws, of_examples = (rise.mean(d).var(correction=0) / max(1, rise.shape[1 - d] - 1) for d in (1, 0))
-    return NoiseCost(rise.mean().item(), (of_draws + of_examples).sqrt().item())
+    pairs = _means_of_pairs(rise, len(modes_of(model)))
+    of_pairs, of_examples = (pairs.mean(d).var(correction=0) / max(1, pairs.shape[1 - d] - 1) for d in (1, 0))
+    return NoiseCost(rise.mean().item(), (of_pairs + of_examples).sqrt().item())
+
+
+def _means_of_pairs(rise: Tensor, modes: int) -> Tensor:
+    """[P, N] from [S, N]: the draws of a pair mirror each other."""
+    pairs: dict[tuple[int, int], list[Tensor]] = {}
+    for number, row in enumerate(rise):
+        which = WhichDraw.of(0, number, modes)
+        pairs.setdefault((which.pair, which.mode), []).append(row)
+    return torch.stack([torch.stack(rows).mean(0) for rows in pairs.values()])
 
 
 def known_noise_cost(wanted: float, model: nn.Module, loader: Iterable[Any], **known: Any) -> NoiseCost:
