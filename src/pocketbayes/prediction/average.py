@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Literal, TypeVar
@@ -15,10 +14,15 @@ from pocketbayes.prediction.answer import Predictive, Regression
 
 Answer = TypeVar("Answer", Predictive, Regression)
 BY_DRAW = ("draws", "sigmas")  # [S, N, ...]; all else has the examples first
-LEAST = 4  # draws from which a variance between draws is estimated
+PRIOR_DRAWS, PRIOR_VARIANCE = (
+    4,
+    0.1,
+)  # what that variance is before the first: so much of p (1 - p), as of so many draws
 Samples = int | Literal["mean", "auto"]
 MOST = 30  # draws of "auto"
 TOLERANCE = 0.03  # of "auto": the standard error of an input's probabilities at which it is finished
+PAIRED = 0.2  # the variance of a mirrored pair's mean, in that of a draw, before it is known: .5 if they did not mirror
+PRIOR_ROUNDS = 2  # how many rounds that guess counts for
 
 
 def passes(samples: Samples) -> int:
@@ -48,13 +52,13 @@ def tolerance_of(samples: Samples, tolerance: float | None, *, can_stop: bool) -
 
 
 class Sums:
-    """Sums over the draws of each row: of its probabilities mode by mode, their squares and their entropies."""
+    """Sums over the draws of each row: of its probabilities mode by mode, and of their entropies."""
 
     def __init__(self, p: Any, modes: int) -> None:
         xp = namespace(p)
         self.of_mode = xp.stack([xp.zeros_like(p)] * modes)  # [M, N, C]
         self.drawn = xp.zeros_like(self.of_mode[:, :, 0], dtype=xp.int64)  # [M, N]
-        self.squares, self.entropies = xp.zeros_like(p[:, 0]), xp.zeros_like(p[:, 0])  # [N]
+        self.entropies = xp.zeros_like(p[:, 0])  # [N]
         self.number = 0  # of the next draw
 
     def add(self, p: Any, rows: Any = slice(None)) -> None:
@@ -62,19 +66,8 @@ class Sums:
         mode = self.number % len(self.drawn)
         self.of_mode[mode][rows] += p
         self.drawn[mode][rows] += 1
-        self.squares[rows] += (p * p).sum(-1)
         self.entropies[rows] += metrics.entropy_of(p)
         self.number += 1
-
-    def error(self, rows: Any) -> Array:
-        """Standard error of the mean probabilities, as a length over the classes, [n]; infinite for few draws, and
-        where there are more of one mode than of another.
-        """
-        n = to_numpy(self.drawn[:, rows].sum(0)).astype(np.float64)
-        squares, total = to_numpy(self.squares[rows]), to_numpy(self.of_mode[:, rows].sum(0))
-        spread = squares - (total**2).sum(-1) / n  # sum over draws of |p - mean|^2
-        error = np.sqrt(np.maximum(spread, 0) / (n * np.maximum(n - 1, 1)))
-        return np.where((n < LEAST) | (n % len(self.drawn) > 0), math.inf, error)
 
     @property
     def entropies_of_modes(self) -> Any:
@@ -97,6 +90,49 @@ class Sums:
             quantile=quantile,
             between_modes=split.total - self.entropies_of_modes if len(self.drawn) > 1 else None,
         )
+
+
+class Rounds(Sums):
+    """Sums that know how exact they are after each whole round: a mirrored pair of draws of each mode."""
+
+    def __init__(self, p: Any, modes: int) -> None:
+        super().__init__(p, modes)
+        xp = namespace(p)
+        self.size = 2 * modes
+        self.before = xp.zeros_like(p)  # [N, C] sum over the rounds before this one
+        self.squares, self.of_rounds = (
+            xp.zeros_like(p[:, 0]),
+            xp.zeros_like(p[:, 0]),
+        )  # of draws and of rounds' means
+
+    @property
+    def whole(self) -> bool:
+        return self.number % self.size == 0
+
+    def add(self, p: Any, rows: Any = slice(None)) -> None:
+        super().add(p, rows)
+        self.squares[rows] += (p * p).sum(-1)
+        if self.whole:
+            total = self.of_mode[:, rows].sum(0)
+            mean = (total - self.before[rows]) / self.size
+            self.of_rounds[rows] += (mean * mean).sum(-1)
+            self.before[rows] = total
+
+    def error(self, rows: Any) -> Array:
+        """Standard error of the mean probabilities of rows that had all rounds, as a length over the classes, [n].
+
+        Draws of a round depend on each other, rounds do not, so the variance is that of the rounds' means.  Few of
+        them agree by chance too: to begin with there is a guess, from how far draws of one mode are apart.
+        """
+        rounds = self.number // self.size
+        of_mode = self.of_mode[:, rows] / (2 * rounds)
+        of_draws = self.squares[rows] / self.number - (of_mode**2).sum(-1).mean(0)
+        apart = self.of_rounds[rows] - rounds * (of_mode.mean(0) ** 2).sum(
+            -1
+        )  # sum over rounds of |p - mean|^2
+        guess = PAIRED * of_draws / len(of_mode)
+        variance = (apart + PRIOR_ROUNDS * guess) / (rounds - 1 + PRIOR_ROUNDS)
+        return np.sqrt(to_numpy(variance).clip(0) / rounds)
 
 
 def of_classes(
@@ -124,7 +160,8 @@ def as_needed(
     quantile: float | None = None,
     modes: int = 1,
 ) -> Predictive:
-    """From draws of each of `size` inputs until the standard errors of its probabilities are within the tolerance.
+    """From draws of each of `size` inputs, in whole rounds, until the standard errors of its probabilities are within
+    the tolerance.
 
     `draws_of` is given a function that tells, before each draw, whose probabilities are wanted.
     """
@@ -136,9 +173,10 @@ def as_needed(
     for p in draws_of(unfinished):
         positions = np.arange(len(p) // len(left))
         rows = like((left[:, None] * len(positions) + positions).reshape(-1), p)
-        sums = Sums(p, modes) if sums is None else sums
+        sums = Rounds(p, modes) if sums is None else sums
         sums.add(p, rows)
-        left = left[sums.error(rows).reshape(len(left), -1).max(1) > tolerance]
+        if sums.whole:
+            left = left[sums.error(rows).reshape(len(left), -1).max(1) > tolerance]
     assert sums is not None
     return sums.answer(None, quantile)
 
