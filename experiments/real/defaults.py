@@ -11,6 +11,7 @@ the test set.  The other networks are trained here first.  Rows are kept in --ro
 from __future__ import annotations
 
 import argparse
+import copy
 import re
 import tempfile
 from collections.abc import Callable, Iterable
@@ -117,15 +118,14 @@ def arguments() -> argparse.Namespace:
 
 def row(case: Case, fraction: float) -> dict[str, Any]:
     """What `compress` reports of one network at one size."""
-    model = pb.to_deterministic(case.model)  # a copy
     with tempfile.TemporaryDirectory() as work:
         report = pb.compress(
-            model,
+            copy.deepcopy(case.model),
             case.train,
             path=f"{work}/net.pocket",
             validation_loader=case.validation,
             max_bytes=int(fraction * fp32_bytes(case.model)),
-            likelihood=case.likelihood,
+            likelihood=copy.deepcopy(case.likelihood),
             progress=False,
         )
     before, posterior, after = report.stages[0], report.stages[1], report.stages[-2]

@@ -143,6 +143,19 @@ def test_the_page_of_defaults_judges_points_and_nats() -> None:
     assert of_defaults.headline(result).startswith("3 of 4 files")
 
 
+def test_a_row_of_defaults_leaves_the_network_for_the_next_one() -> None:
+    digits = pb.data.load("digits")
+    train, validation = of_defaults.parted(digits.subset(slice(0, 600)), 200)
+    case = of_defaults.trained(
+        lambda: nn.Sequential(nn.Flatten(), *nets.mlp([64, 16, 10])), train, validation, epochs=30
+    )
+    before = copy.deepcopy(case.model.state_dict())
+    row = of_defaults.row(case, 0.9)
+    assert row["bytes"] <= 0.9 * 4 * sum(v.numel() for v in before.values())
+    assert row["before"]["accuracy"] > 0.2 and {"predicted", "measured"} == set(row["noise_cost"])
+    assert all(torch.equal(v, before[name]) for name, v in case.model.state_dict().items())
+
+
 def test_what_compress_says_of_the_noise_is_understood() -> None:
     note = str(Temperature(0.01, 0.0287, NoiseCost(0.031, 0.002)))
     found = of_defaults.NOTE.search(note)

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ from pocketbayes.training.temperature import (
     held_out_fisher,
     implied_temperature,
     known_noise_cost,
+    measured_noise_cost,
 )
 
 CHECKED_INPUTS = (
@@ -66,6 +68,8 @@ def laplace_posterior(job: CompressionJob) -> Tempered:
     """Make the plain network a Laplace posterior, at the temperature of the plan or at that of its noise cost."""
     plan, fisher = job.plan, _fisher(job)
     num_data = _num_data(job, fisher)
+    # Without training, more draws would take most of the time.
+    cost_of = partial(known_noise_cost, plan.noise_cost) if plan.epochs else measured_noise_cost
 
     def sigma(temperature: float) -> dict[str, Tensor]:
         return laplace_sigma(job.model, fisher, num_data, prior=plan.prior, temperature=temperature)
@@ -75,8 +79,7 @@ def laplace_posterior(job: CompressionJob) -> Tempered:
             bayesianize(copy.deepcopy(job.model), sigma=sigma(temperature)),
             job.validation_loader,
         )
-        return known_noise_cost(
-            plan.noise_cost,
+        return cost_of(
             trial,
             job.train_loader if held_out is None else held_out,
             likelihood=job.likelihood,
