@@ -162,8 +162,8 @@ def headline(result: dict[str, Any]) -> str:
     """For RESULTS.md."""
     verdicts = [row[-1] for row in comparison(result)]
     return (
-        f"of {len(verdicts)} comparisons with a tuned deterministic network, the Bayesian one is clearly better in "
-        f"{verdicts.count('Bayesian better')} and clearly worse in {verdicts.count('Bayesian worse')}."
+        f"the Bayesian network is clearly better in {verdicts.count('Bayesian better')} of {len(verdicts)} "
+        f"comparisons, worse in {verdicts.count('Bayesian worse')}."
     )
 
 

@@ -46,9 +46,8 @@ SUBJECTS = {  # by the name of the file
     ),
     "real": Page(
         "Networks as people have them",
-        ("real.resnet50", "real.cifar", "real.defaults", "real.regression", "exporting"),
+        ("real.resnet50", "real.cifar", "real.defaults", "real.regression", "scale", "exporting"),
     ),
-    "scale": Page("Networks at full size", ("scale",)),
     "digits": Page("Handwritten digits", ("calibration", "sharing.digits")),
     "reliability": Page("Kills, faults, load and hostile files", ("reliability", "fuzzing")),
 }

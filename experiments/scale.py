@@ -193,7 +193,7 @@ def headline(result: dict[str, Any]) -> str:
     name, found = max(result["rows"].items(), key=lambda item: item[1]["rate"]["weights"])
     stages = found["rate"]["stages"]
     cpu, most = sum(s["cpu"] for s in stages.values()), max(s["peak_mb"] for s in stages.values())
-    return f"{name} of {found['rate']['weights'] / 1e6:.0f} M weights goes all the way in {cpu:.0f} s of one core and {most / 1e3:.1f} GB."
+    return f"{name}, {found['rate']['weights'] / 1e6:.0f} M weights: {cpu:.0f} s of one core and {most / 1e3:.1f} GB."
 
 
 def section(result: dict[str, Any]) -> str:

@@ -217,7 +217,7 @@ def section(result: dict[str, Any]) -> str:
 
 def headline(result: dict[str, Any]) -> str:
     kept_ = [holds(of, float(f)) for parts in result["rows"].values() for f, of in parts.items()]
-    return f"{sum(kept_)} of {len(kept_)} files keep the quality that is asked of them."
+    return f"{sum(kept_)} of {len(kept_)} files keep their quality."
 
 
 if __name__ == "__main__":

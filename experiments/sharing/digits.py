@@ -93,8 +93,8 @@ def headline(result: dict[str, Any]) -> str:
     """For RESULTS.md."""
     first, small = result["rows"][0], result["rows"][3]
     return (
-        f"{small['bytes']:,} bytes, {small['bytes'] / first['bytes']:.0%} of fp32, have accuracy {small['test']['accuracy']:.4f} and NLL "
-        f"{small['test']['nll']:.4f}; the deterministic network has {first['test']['accuracy']:.4f} and {first['test']['nll']:.4f}."
+        f"{small['bytes']:,} bytes: {small['test']['accuracy']:.4f}, NLL {small['test']['nll']:.4f}; "
+        f"plain {first['test']['accuracy']:.4f}, {first['test']['nll']:.4f}."
     )
 
 

@@ -112,7 +112,7 @@ def stage_1(runs: list[dict[str, Any]]) -> str:
 def headline(result: dict[str, Any]) -> str:
     """For RESULTS.md."""
     outliers, blends = (in_points(result["rows"], other) for other in ("no outliers", "no blends"))
-    return f"outliers are worth {outliers:.1f} points of accuracy, blends {blends:.2f}."
+    return f"{outliers:.1f} and {blends:.2f} points."
 
 
 def section(result: dict[str, Any]) -> str:

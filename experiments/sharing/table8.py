@@ -56,7 +56,7 @@ def main() -> None:
 def headline(result: dict[str, Any]) -> str:
     """For RESULTS.md."""
     tau, found = best_of(result["rows"])
-    return f"by validation NLL tau = {tau} is best, with {found['outliers']:,} outliers of {WEIGHTS:,} weights in {found['bytes']:,} bytes."
+    return f"tau = {tau} by validation NLL, {found['outliers']:,} outliers."
 
 
 def best_of(rows: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -166,7 +166,7 @@ def test_the_page_of_regression() -> None:
     seeds = [{"plain": 0.3, "fit": 0.3 + gap, "compress": 0.4} for gap in (-0.01, 0.0, 0.02)]
     result = {"rows": {"boston": seeds}, **VERSIONS}
     assert "| boston | 0.300 ± 0.000 | 0.303 ± 0.009 |" in of_regression.section(result)
-    assert "on 1 and `compress` to 25 % on 0 of 1" in of_regression.headline(result)
+    assert "`fit` on 1, `compress` on 0 of 1" in of_regression.headline(result)
 
 
 def test_the_noise_of_the_plain_network_is_that_of_its_validation_residuals() -> None:
