@@ -5,7 +5,7 @@
 Every image is given 30 draws once; what answers stopped earlier would have been follows from these, since draw s of an
 input is the same whatever its batch mates do.  Temperatures, and the bound that the library has for a default, are
 chosen on validation images, the first 2,000 of those that every experiment with this network holds out.  Which draws
-come first is luck that all images have in common, so figures are means over several orders of the draws.
+come first is luck that all images have in common, so figures are means over several orders of the mirrored pairs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from experiments.sharing.train_network import MODELS, splits
 from pocketbayes import data, metrics
 from pocketbayes.likelihood import Categorical
 from pocketbayes.prediction.answer import Predictive
-from pocketbayes.prediction.average import MOST, TOLERANCE
+from pocketbayes.prediction.average import MOST, PAIRED, PRIOR_ROUNDS, TOLERANCE
 from pocketbayes.prediction.held_out import HeldOutClasses
 from pocketbayes.prediction.reduce import Classes
 from pocketbayes.prediction.scales import Scale
@@ -38,9 +38,10 @@ from pocketbayes.runs.files import write_atomically
 RESULT = RESULTS / "stopping.json"
 FILE = MODELS / "resnet20-cifar10.pocket"
 VALIDATION = 2000  # images
-BOUNDS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1)
-FIXED = (1, 4, 8, 10, 16, MOST)
-ORDERS = 10  # of the draws, the first their own
+BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05)
+FIXED = (1, 2, 4, 8, 16, MOST)
+ALONE = (2, 4, 8)  # draws of as many pairs
+ORDERS = 10  # of the pairs, the first their own
 
 
 class Said(NamedTuple):
@@ -62,8 +63,12 @@ def asked(model: nn.Module, images: data.DataSet, path: Path) -> Said:
 
 
 def orders() -> list[Tensor]:
-    shuffled = (torch.randperm(MOST, generator=torch.Generator().manual_seed(k)) for k in range(1, ORDERS))
-    return [torch.arange(MOST), *shuffled]
+    """Of the draws; pairs stay together."""
+    shuffled = (
+        torch.randperm(MOST // 2, generator=torch.Generator().manual_seed(k)) for k in range(1, ORDERS)
+    )
+    pairs = [torch.arange(MOST // 2), *shuffled]
+    return [torch.stack([2 * order, 2 * order + 1], 1).flatten() for order in pairs]
 
 
 def as_needed(draws: Tensor, bound: float) -> Predictive:
@@ -116,13 +121,19 @@ def fixed_row(name: str, pairs: list[tuple[Said, Said]], which: Callable[[Said],
 
 
 def fixed_rows(validation: Said, test: Said) -> Iterator[dict[str, Any]]:
+    def drawn(name: str, chosen: list[Tensor]) -> dict[str, Any]:
+        each = [
+            (validation._replace(draws=validation.draws[at]), test._replace(draws=test.draws[at]))
+            for at in chosen
+        ]
+        return fixed_row(name, each, lambda said: said.draws)
+
     yield fixed_row("means", [(validation, test)], lambda said: said.means)
+    for n in ALONE:
+        yield drawn(f"{n} draws, not mirrored", [order[: 2 * n : 2] for order in orders()])
     for n in FIXED:
-        first = [order[:n] for order in (orders() if n < MOST else orders()[:1])]
-        pairs = [tuple(said._replace(draws=said.draws[at]) for said in (validation, test)) for at in first]
-        yield fixed_row(
-            f"{n} draws" if n > 1 else "1 draw", [(v, t) for v, t in pairs], lambda said: said.draws
-        )
+        chosen = orders() if n < MOST else orders()[:1]
+        yield drawn(f"{n} draws" if n > 1 else "1 draw", [order[:n] for order in chosen])
 
 
 def bound_row(said: Said, bound: float) -> dict[str, Any]:
@@ -221,12 +232,14 @@ def section(result: dict[str, Any]) -> str:
 
 The file {result["file"]["name"]} ({result["file"]["bytes"]:,} bytes), {images["test"]:,} test images. Temperatures are fitted on
 {images["validation"]:,} validation images, and the default bound was chosen there. Which draws come first is luck that all images
-have in common, so figures are means over {result["orders"]} orders of the same {MOST} draws, ± their standard error over these.
+have in common, so figures are means over {result["orders"]} orders of the same {MOST // 2} mirrored pairs of draws, ± their standard
+error over these. Draws that are not mirrored are the first of as many pairs.
 
 {table("| | passes | accuracy | NLL | ECE | temperature | NLL with it | ECE with it |", fixed)}
 
-Stopped when the standard error of an image's probabilities, as a length over the classes, is within a bound, after 4 draws at the
-earliest and {MOST} at the latest; without temperature:
+Stopped when the standard error of an image's probabilities, as a length over the classes, is within a bound, after a pair at the
+earliest and {MOST} draws at the latest. It comes from how far the means of pairs are apart, and to begin with, as if from {PRIOR_ROUNDS} pairs more, from
+how far draws are apart: a pair's mean is taken to have {PAIRED:g} of the variance of a draw. Without temperature:
 
 {table(f"| bound | mean passes | images with all draws | accuracy | NLL | above {MOST} draws | ECE |", bounds)}
 

@@ -220,7 +220,7 @@ def section(result: dict[str, Any]) -> str:
 after the fifth are with them. AUROC: {" and ".join(f"{result['images'][name]:,} images of {name}" for name in names)} told from
 the test images by the entropy of the prediction. Corrupted: the mean over noise, blur, contrast, brightness and pixelation at three
 strengths, {result["images"]["corrupted"]} test images each. Minutes: fine-tuning and fitting from the same trained network, CPU time; that of files
-is told where they are made. Bytes of networks are those of fp32.
+is told where they are made. Bytes of networks are those of fp32. Draws were made before they came in mirrored pairs.
 
 {in_markdown(head, cells(result))}
 

@@ -20,7 +20,7 @@ PRIOR_DRAWS, PRIOR_VARIANCE = (
 )  # what that variance is before the first: so much of p (1 - p), as of so many draws
 Samples = int | Literal["mean", "auto"]
 MOST = 30  # draws of "auto"
-TOLERANCE = 0.03  # of "auto": the standard error of an input's probabilities at which it is finished
+TOLERANCE = 0.02  # of "auto": the standard error of an input's probabilities at which it is finished
 PAIRED = 0.2  # the variance of a mirrored pair's mean, in that of a draw, before it is known: .5 if they did not mirror
 PRIOR_ROUNDS = 2  # how many rounds that guess counts for
 
