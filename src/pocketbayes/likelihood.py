@@ -48,6 +48,10 @@ def unpack(batch: Any, device: torch.device | None = None) -> Batch:
     )
 
 
+class OfModes(tuple[Any, ...]):
+    """A target of its own for each mode."""
+
+
 def unpack_inputs(batch: Any, device: torch.device | None = None) -> Batch:
     """A tensor, a tuple or a dict of inputs, perhaps with targets, which nobody may ask for."""
     if isinstance(batch, Tensor):
@@ -69,6 +73,8 @@ def target_key(batch: Mapping[str, Any]) -> str:
 
 
 def _to(value: Any, device: torch.device | None) -> Any:
+    if isinstance(value, OfModes):
+        return OfModes(_to(each, device) for each in value)
     return value.to(device) if device is not None and isinstance(value, Tensor) else value
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,10 @@ def documented(command: str) -> dict[str, object]:
     return dict(json.loads(section.partition("```json\n")[2].partition("```")[0]))
 
 
-def without_card(source: Path, target: Path, **changes: object) -> None:
-    """The same file with other metadata."""
+def without_card(source: Path, target: Path, *, graph: bool = True, **changes: object) -> None:
+    """The same file with other metadata, perhaps without the network's graph."""
     pocket = artifact.decode(source)
+    pocket = pocket if graph else replace(pocket, graph=b"")
     pocket.metadata.update(changes)
     for key in [key for key, value in pocket.metadata.items() if value is None]:
         del pocket.metadata[key]
@@ -213,7 +215,7 @@ def test_what_cannot_be_answered_is_one_line(
     command: str, code: int, message: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     without_card(here / "small.pocket", here / "bare.pocket", shape=None)
-    without_card(here / "small.pocket", here / "nameless.pocket", net=None)
+    without_card(here / "small.pocket", here / "nameless.pocket", graph=False, net=None)
     np.save("odd.npy", np.zeros((5, 7)))
     np.save("holes.npy", np.full((1, 8, 8), np.nan))
     np.save("words.npy", np.array(["a"]))
@@ -280,12 +282,17 @@ def test_classes_are_written_to_a_csv(here: Path, capsys: pytest.CaptureFixture[
 def test_a_file_moved_away_from_its_module_is_opened_by_naming_another(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    without_card(shop / "small.pocket", tmp_path / "moved.pocket", net="elsewhere.nets:net")
+    for graph, name in ((True, "moved"), (False, "bare")):
+        without_card(
+            shop / "small.pocket", tmp_path / f"{name}.pocket", graph=graph, net="elsewhere.nets:net"
+        )
     monkeypatch.chdir(tmp_path)
-    assert "elsewhere.nets:net" in complaint("evaluate moved.pocket --data digits", 1, capsys)
+    assert "elsewhere.nets:net" in complaint("evaluate bare.pocket --data digits", 1, capsys)
+    by_its_graph = result("evaluate moved.pocket --data digits --samples 2", capsys)
     shutil.copy(shop / "shopnets.py", tmp_path / "othershop.py")
     found = result("evaluate moved.pocket --data digits --net othershop:net --samples 2", capsys)
     assert found["metrics"]["accuracy"] > 0.5
+    assert by_its_graph["metrics"]["nll"] == pytest.approx(found["metrics"]["nll"], rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pocketbayes.data.loaders import count_examples
 from pocketbayes.errors import NonFiniteError
 from pocketbayes.likelihood import Categorical, Homoscedastic
 from pocketbayes.training.distillation import Distilled
+from pocketbayes.training.temperature import HELD_OUT_BATCHES
 
 
 def blobs(n: int = 96, seed: int = 0) -> TensorDataset:
@@ -221,6 +222,47 @@ def test_a_bayesian_teacher_answers_at_its_means() -> None:
 
 
 @pytest.mark.parametrize("kind", [list, tuple, nn.ModuleList])
+def test_every_mode_has_a_teacher_of_its_own_where_that_is_asked_for(kind: Any) -> None:
+    teachers, (x, y) = [network(), network()], blobs(8).tensors
+    ((_, q),) = Distilled([(x, y)], kind(teachers), fraction=0.6, by_mode=True)
+    ((_, mean),) = Distilled([(x, y)], kind(teachers), fraction=0.6)
+    for mine, teacher in zip(q, teachers, strict=True):
+        ((_, alone),) = Distilled([(x, y)], teacher, fraction=0.6)
+        torch.testing.assert_close(mine, alone)
+        assert (mine - mean).abs().max() > 1e-3  # a control: teachers differ
+
+
+def test_modes_with_targets_of_their_own_are_trained_as_if_each_were_alone() -> None:
+    x, y = blobs(8).tensors
+    modes = pb.Modes([pb.bayesianize(nn.Linear(4, 3), sigma=pb.Absolute(1e-6)) for _ in range(2)])
+    ((_, q),) = Distilled([(x, y)], [network(), network()], fraction=0.6, by_mode=True)
+    together = pb.nelbo(modes, (x, q), num_data=8, samples=3).nll
+    alone = [pb.nelbo(mode, (x, t), num_data=8).nll for mode, t in zip(modes, q, strict=True)]
+    crossed = [pb.nelbo(mode, (x, t), num_data=8).nll for mode, t in zip(modes, q[::-1], strict=True)]
+    torch.testing.assert_close(together, sum(alone) / 2, rtol=1e-4, atol=1e-4)
+    assert abs(sum(alone) - sum(crossed)) > 1e-2
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_modes_learn_from_themselves_and_from_the_mean_of_teachers_that_are_given(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    made = Distilled.__init__
+    monkeypatch.setattr(
+        Distilled, "__init__", lambda self, *a, **k: asked.append(k["by_mode"]) or made(self, *a, **k)
+    )
+    networks = [network(), network()]
+    plan = pb.Plan(epochs=1, finetune_epochs=0, distillation=0.5, temperature=0.01)
+    teacher = None if own else networks
+    path = tmp_path / "net.pocket"
+    pb.compress(
+        networks, loader(), path=path, max_bytes=2000, plan=plan, teacher=teacher, graph=False, progress=False
+    )
+    assert asked == [own] and path.stat().st_size <= 2000
+
+
+@pytest.mark.parametrize("kind", [list, tuple, nn.ModuleList])
 def test_several_teachers_answer_with_the_mean_of_their_probabilities(kind: Any) -> None:
     teachers = [network(), network(), network()]
     x, y = blobs(8).tensors
@@ -415,7 +457,7 @@ def test_compression_with_distillation_keeps_the_budget_and_trains_on_soft_targe
         path=path,
         validation_loader=validation,
         max_bytes=700,
-        plan=pb.Plan(**PLAN, distillation=0.5),
+        plan=pb.Plan(**PLAN, distillation=0.5, bfloat16=False),
         graph=False,
         progress=False,
     )
@@ -426,9 +468,8 @@ def test_compression_with_distillation_keeps_the_budget_and_trains_on_soft_targe
         [t for t in targets if not t.is_floating_point()],
         [t for t in targets if t.is_floating_point()],
     )
-    assert (
-        len(hard) == 6 and len(soft) == 6 * 4
-    )  # batches: Fisher information; posterior, sharing, fine-tuning
+    # batches: Fisher information, that of held-out data; posterior, sharing, fine-tuning
+    assert len(hard) == 6 + HELD_OUT_BATCHES and len(soft) == 6 * 4
     assert train.asked == 1 + 4
     x, y = blobs().tensors
     for model, teaches in (

@@ -115,7 +115,7 @@ def compress(
             a fraction of the examples, or nats.
         plan: how to go about it.
         teacher: whose answers have `plan.distillation` of the targets, or with `epochs=0` are the targets: one network
-            or several; the model by default.
+            or several; the model by default, each mode as it came for itself.
         likelihood: `Categorical()` by default; `Homoscedastic(...)`, `Heteroscedastic()`, or a function of
             (output, target).
         num_data: examples in the training set; told by the loader's data set where it has a length.  With `epochs=0`,
@@ -171,7 +171,7 @@ def compress(
     job = CompressionJob(
         model=model,
         train_loader=train_loader,
-        lessons=_lessons(train_loader, teachers, plan, likelihood),
+        lessons=_lessons(train_loader, teachers, plan, likelihood, by_mode=teacher is None),
         validation_loader=validation_loader,
         budget=budget,
         plan=plan,
@@ -196,12 +196,24 @@ def compress(
 
 
 def _lessons(
-    loader: Iterable[Any], teachers: list[nn.Module], plan: Plan, likelihood: Likelihood | None
+    loader: Iterable[Any],
+    teachers: list[nn.Module],
+    plan: Plan,
+    likelihood: Likelihood | None,
+    *,
+    by_mode: bool,
 ) -> Iterable[Any]:
     if not teachers or not plan.epochs:
         return loader
     mine = part(loader, alike=True)
-    return Distilled(mine, teachers, fraction=plan.distillation, likelihood=likelihood, **_speed(plan))
+    return Distilled(
+        mine,
+        teachers,
+        fraction=plan.distillation,
+        by_mode=by_mode and len(teachers) > 1,
+        likelihood=likelihood,
+        **_speed(plan),
+    )
 
 
 def _speed(plan: Plan) -> dict[str, Any]:

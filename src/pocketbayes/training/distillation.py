@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from pocketbayes.errors import NonFiniteError
-from pocketbayes.likelihood import Batch, Categorical, Likelihood, as_likelihood, target_key, unpack
+from pocketbayes.likelihood import (
+    Batch,
+    Categorical,
+    Likelihood,
+    OfModes,
+    as_likelihood,
+    target_key,
+    unpack,
+)
 from pocketbayes.posterior.convert import to_deterministic
 from pocketbayes.posterior.modes import modes_of
 from pocketbayes.posterior.weights import stochastic_weights, unwrap
@@ -31,6 +39,8 @@ class Distilled:
         loader: batches `(x, ..., y)` or dicts; shuffling and random numbers are the loader's own.
         teacher: a network, or a list of them.
         fraction: a, the teacher's part of the targets, from 0 (labels alone) to 1.
+        by_mode: each teacher's answers are for the mode of its number alone, which keeps modes apart; otherwise all
+            learn from the mean.
         likelihood: the one to train with, which knows where the classes are in an output.
         autocast, compiled: how teachers compute, as in `fit`.
 
@@ -51,13 +61,14 @@ class Distilled:
         teacher: nn.Module | Sequence[nn.Module],
         *,
         fraction: float = 0.5,
+        by_mode: bool = False,
         likelihood: Likelihood | Callable[[Any, Any], Tensor] | None = None,
         autocast: torch.dtype | None = None,
         compiled: bool = False,
     ) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Distillation: the teacher's fraction must be from 0 to 1, got {fraction}.")
-        self.loader, self.fraction = loader, fraction
+        self.loader, self.fraction, self.by_mode = loader, fraction, by_mode
         self.likelihood = require_classes(likelihood)
         self.autocast, teachers = autocast, [frozen(each) for each in several(teacher)]
         self.device = next((p.device for each in teachers for p in each.parameters()), None)
@@ -77,21 +88,28 @@ class Distilled:
         """The batch, a tuple or a dict as it was, with soft targets [N, C, ...]."""
         batch = unpack(raw, self.device)
         soft = self.soft_targets(batch)
-        if not bool(torch.isfinite(soft).all()):
+        if not all(bool(torch.isfinite(each).all()) for each in soft):
             raise NonFiniteError(
                 f"batch {number}: the teacher's answers are not finite. "
                 "Look for NaN or infinity in the inputs, or in the teacher's weights."
             )
-        return {**batch.kwargs, target_key(raw): soft} if isinstance(raw, Mapping) else (*batch.args, soft)
+        target = soft if self.by_mode else soft[0]
+        return (
+            {**batch.kwargs, target_key(raw): target} if isinstance(raw, Mapping) else (*batch.args, target)
+        )
 
     @torch.no_grad()
-    def soft_targets(self, batch: Batch) -> Tensor:
-        """q = (1 - a) onehot(y) + a softmax(teacher(x)), [N, C, ...]; zero where there is no label."""
+    def soft_targets(self, batch: Batch) -> OfModes:
+        """q = (1 - a) onehot(y) + a softmax(teacher(x)), [N, C, ...], for each mode or one for all; zero where there is
+        no label.
+        """
         answers = [self._logits(teacher, batch) for teacher in self.teachers]
         labels = self.likelihood.probabilities(answers[0], batch.target)
-        taught = torch.stack([logits.softmax(1) for logits in answers]).mean(0)
-        mixed = (1 - self.fraction) * labels + self.fraction * taught
-        return torch.where(labels.sum(1, keepdim=True) > 0, mixed, 0.0)
+        taught = torch.stack([logits.softmax(1) for logits in answers])
+        mixed = (1 - self.fraction) * labels + self.fraction * (
+            taught if self.by_mode else taught.mean(0)[None]
+        )
+        return OfModes(torch.where(labels.sum(1, keepdim=True) > 0, q, 0.0) for q in mixed)
 
     def _logits(self, teacher: Callable[..., Any], batch: Batch) -> Tensor:
         with computing(self.autocast, "cpu" if self.device is None else self.device.type):

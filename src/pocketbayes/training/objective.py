@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from pocketbayes.likelihood import Batch, Likelihood, as_likelihood, unpack
+from pocketbayes.likelihood import Batch, Likelihood, OfModes, as_likelihood, unpack
 from pocketbayes.posterior.modes import modes_of, using
 from pocketbayes.posterior.weights import device_of_parameters, kl_divergence
 
@@ -73,11 +73,13 @@ def nelbo(
         raise ValueError(f"samples must be at least 1, got {samples}.")
     likelihood = as_likelihood(likelihood)
     parts = batch if isinstance(batch, Batch) else unpack(batch)
-    losses, nlls, passes = [], [], samples * len(modes_of(model))
+    losses, nlls, modes = [], [], len(modes_of(model))
+    passes, targets = samples * modes, parts.target if isinstance(parts.target, OfModes) else (parts.target,)
     device = device_of_parameters(model).type
     for s in range(passes):
         with using(model, s), draw(s):
-            nll = _nll(model if forward is None else forward, device, parts, likelihood, autocast)
+            mine = parts._replace(target=targets[s % modes % len(targets)])
+            nll = _nll(model if forward is None else forward, device, mine, likelihood, autocast)
             loss = nll / passes
             if s == passes - 1:  # the penalty has no noise: once a step is enough
                 kl = penalty(model)
