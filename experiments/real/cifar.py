@@ -100,7 +100,7 @@ def made(row: Row, weights: Path, train: DataSet, test: DataSet) -> dict[str, An
         with tempfile.TemporaryDirectory() as work:
             facts["bytes"] = pb.compress(
                 network(row.depth, weights),
-                labelled if plan.epochs else few(train),
+                few(train) if plan.epochs == 0 else labelled,
                 path=f"{work}/net.pocket",
                 max_bytes=budget,
                 plan=plan,

@@ -399,6 +399,12 @@ def test_a_plan_that_makes_no_sense_is_refused_by_name(wrong: dict) -> None:
         pb.Plan(**wrong)
 
 
+def test_few_data_are_trained_on_for_more_epochs() -> None:
+    """Labels need steps to settle, however few the batches."""
+    assert [pb.Plan().of_data(batches).epochs for batches in (1, 11, 100, 5000)] == [400, 37, 4, 4]
+    assert [pb.Plan(epochs=epochs).of_data(11).epochs for epochs in (0, 2)] == [0, 2]
+
+
 def test_a_loss_of_accuracy_is_for_classes(tmp_path: Path) -> None:
     batches = [(torch.randn(20, 3), torch.randn(20, 1))]
     options = {

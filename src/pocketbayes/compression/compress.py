@@ -27,7 +27,7 @@ from pocketbayes.artifact.store import write
 from pocketbayes.artifact.to_graph import Exported, export_or_warn
 from pocketbayes.artifact.to_pocket import to_pocket
 from pocketbayes.compression.job import CompressionJob, given_posterior, laplace_posterior
-from pocketbayes.compression.plan import Budget, Plan
+from pocketbayes.compression.plan import STEPS, Budget, Plan
 from pocketbayes.compression.post_training import (
     ENOUGH,
     PASSES,
@@ -140,6 +140,9 @@ def compress(
         True
     """
     budget = Budget(max_bytes=max_bytes, max_accuracy_drop=max_accuracy_drop, max_nll_rise=max_nll_rise)
+    if train_loader is None or (isinstance(train_loader, Sized) and not len(train_loader)):
+        raise ValueError(f"compress: there are no data. {ENOUGH}")
+    plan = plan.of_data(len(train_loader) if isinstance(train_loader, Sized) else STEPS)
     if budget.bytes is None and validation_loader is None:
         raise ValueError("compress: a budget of loss is judged on validation data. Pass validation_loader=.")
     if plan.calibrate and validation_loader is None:
@@ -148,8 +151,6 @@ def compress(
         raise ValueError("compress: the teacher has no fraction of the targets. Pass Plan(distillation=0.5).")
     if not plan.epochs and plan.posterior_epochs:
         raise ValueError("compress: epochs=0 is compression without training. Leave posterior_epochs at 0.")
-    if train_loader is None or (isinstance(train_loader, Sized) and not len(train_loader)):
-        raise ValueError(f"compress: there are no data. {ENOUGH}")
     ranks.once(lambda: require_writable(path))
     model = unwrap(model) if isinstance(model, nn.Module) else Modes(model)
     teachers = several(model if teacher is None else teacher) if plan.distillation or not plan.epochs else []
@@ -166,7 +167,7 @@ def compress(
             train_loader, teachers, likelihood, batches=plan.fisher_batches, seed=plan.seed
         )
     elif plan.bfloat16 is None:
-        epochs = plan.epochs + plan.posterior_epochs + plan.finetune_epochs
+        epochs = (plan.epochs or 0) + plan.posterior_epochs + plan.finetune_epochs
         plan = replace(plan, bfloat16=compiling_pays(model, train_loader, epochs))
     job = CompressionJob(
         model=model,

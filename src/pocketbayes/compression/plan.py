@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 
 from pocketbayes.compression.size import bytes_of
 from pocketbayes.posterior.scales import FanIn, Scale
 
+EPOCHS, STEPS = 4, 400  # the least of training
 UNTRAINED = 5.0  # steps of training that a batch of labelling without training takes, roughly
 
 
@@ -66,8 +67,8 @@ class Plan:
             all that is looked at, and held in memory.
         sampled_fisher: draw its targets from the network's own predictions; for likelihoods that can.
         posterior_epochs: epochs of training on the ELBO before sharing.
-        epochs: epochs of training that alternates with new labels; 0 for compression without training, which needs
-            a few hundred inputs, labelled or not.
+        epochs: epochs of training that alternates with new labels; by default 4, or of few data as many as make 400
+            steps; 0 for compression without training, which needs a few hundred inputs, labelled or not.
         finetune_epochs: epochs of training with frozen labels; kept only where validation data prefer it. With
             `epochs=0`, five times as many passes that fit the values of labels to the answers of the network.
         lr: learning rate of means and deterministic parameters before labels are frozen.
@@ -99,7 +100,7 @@ class Plan:
     fisher_batches: int | None = 200
     sampled_fisher: bool = False
     posterior_epochs: int = 0
-    epochs: int = 4
+    epochs: int | None = None
     finetune_epochs: int = 1
     lr: float = 2e-3
     rho_lr: float = 0.0
@@ -118,7 +119,8 @@ class Plan:
         for name in ("renew_every", "components", "tries", "samples"):
             _require_whole(name, getattr(self, name), 1)
         for name in ("epochs", "posterior_epochs", "finetune_epochs", "seed"):
-            _require_whole(name, getattr(self, name), 0)
+            if name != "epochs" or self.epochs is not None:
+                _require_whole(name, getattr(self, name), 0)
         if self.fisher_batches is not None:
             _require_whole("fisher_batches", self.fisher_batches, 1)
         for name in ("noise_cost", "temperature", "lr", "rho_lr", "finetune_lr"):
@@ -131,6 +133,12 @@ class Plan:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"compress: {name} is a fraction, from 0 to 1, got {getattr(self, name)}.")
 
+    def of_data(self, batches: int) -> Plan:
+        """With the epochs that suit so many batches, where they were not given."""
+        if self.epochs is not None:
+            return self
+        return replace(self, epochs=max(EPOCHS, math.ceil(STEPS / max(1, batches))))
+
     def shares(self, budget: Budget, batches: int) -> dict[str, float]:
         """Roughly what the posterior and each try to keep the budget take, in training steps; `batches` of data."""
         posterior = 2.0 * min(self.fisher_batches or batches, batches) + self.posterior_epochs * batches
@@ -140,7 +148,7 @@ class Plan:
     def shares_of_try(self, batches: int) -> dict[str, float]:
         """The same for the parts of a try."""
         return {
-            "sharing": 2.0 * self.epochs * batches,
+            "sharing": 2.0 * (self.epochs or 0) * batches,
             "fine-tuning": float(self.finetune_epochs * batches) if self.epochs else 0.0,
             "untrained": UNTRAINED * min(self.fisher_batches or batches, batches),
         }
