@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from tests.zoo import mend_torchvision
 from torch import Tensor, nn
 
 import pocketbayes as pb
@@ -83,6 +84,7 @@ def ours(bench: Bench, file: str, samples: Samples) -> Method:
 
 def laplace(bench: Bench) -> Method:
     """laplace-torch: the last layer with its full covariance, the prior by marginal likelihood, one pass with probit."""
+    mend_torchvision()  # which its scores import
     from laplace import Laplace
 
     net = bench.plain().to(memory_format=torch.contiguous_format).eval()
