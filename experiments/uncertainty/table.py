@@ -156,14 +156,21 @@ def plot(result: dict[str, Any]) -> None:
     """Calibrated NLL against bytes."""
     figure = new_figure(7.0, 4.0)
     ax = figure.subplots()
-    kinds: dict[str, list[tuple[float, float, str]]] = {}
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    files: dict[float, list[tuple[float, str]]] = {}  # what a file's answers are called, at its bytes
     for name, found in result["rows"].items():
-        point = found["bytes"] / 1000, found["calibrated"]["nll"], TABLE[name].words.removeprefix("ours, ")
-        kinds.setdefault(TABLE[name].kind, []).append(point)
+        x, y = found["bytes"] / 1000, found["calibrated"]["nll"]
+        kinds.setdefault(TABLE[name].kind, []).append((x, y))
+        files.setdefault(x, []).append((y, TABLE[name].words.removeprefix("ours, ")))
     for kind, points in kinds.items():
-        ax.plot(*zip(*[p[:2] for p in points], strict=True), "o", label=kind, markersize=5)
-        for x, y, words in points:
-            ax.annotate(words, (x, y), fontsize=6, xytext=(4, 2), textcoords="offset points")
+        ax.plot(*zip(*points, strict=True), "o", label=kind, markersize=5)
+    for x, answers in files.items():
+        file, _, first = answers[0][1].partition(", ")
+        ways = [first, *(words.removeprefix(f"{file}, ") for _, words in answers[1:])]
+        words = f"{file}: {', '.join(ways)}" if first else file
+        late = x > max(files) / 2  # where there is no room on the right
+        where: Any = {"xytext": (-5, -2) if late else (5, -2), "ha": "right" if late else "left"}
+        ax.annotate(words, (x, answers[0][0]), fontsize=6, textcoords="offset points", **where)
     ax.set(xscale="log", xlabel="KB", ylabel="NLL with temperature (nats)")
     ax.grid(alpha=0.3)
     ax.legend(fontsize=7)
