@@ -181,7 +181,9 @@ def command(rows: dict[str, Any]) -> str:
     """That makes these rows."""
     found = [name.rpartition("-") for name in rows if not name.startswith("start")]
     parts, seeds = (sorted({each[place] for each in found}) for place in (0, 2))
-    runs = f" --parts {' '.join(parts)} --seeds {' '.join(seeds)}" if found else ""
+    epochs = {row["settings"]["plan"]["epochs"] for row in rows.values() if "settings" in row}
+    other = "".join(f" --epochs {n}" for n in epochs if epochs != {RECIPE.epochs})
+    runs = f" --parts {' '.join(parts)} --seeds {' '.join(seeds)}{other}" if found else ""
     return f"python -m experiments.sharing.long --data DIR{runs}"
 
 

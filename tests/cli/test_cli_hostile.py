@@ -84,7 +84,7 @@ def test_a_network_that_the_user_names_is_used_and_the_name_in_the_file_ignored(
     if command == "compress":  # a shared posterior cannot be shared again; it was opened all the same
         assert "shared" in complaint(line, 1, capsys)
     else:
-        extra = {"bench": "--samples 1", "export": "--debug", "noise": "--samples 2 --repeats 2 --examples 5"}
+        extra = {"bench": "--samples 1", "export": "--debug", "noise": "--samples 4 --repeats 2 --examples 5"}
         assert run(f"{line} {extra.get(command, '--samples 2')}") == 0
     assert not (trap / "called").exists()
 

@@ -69,10 +69,10 @@ def test_a_person_sees_the_families_and_the_choice(
 def test_a_network_is_asked_whether_it_is_sensitive(
     readings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = "noise laplace.csv --model small.pocket --net shopnets:net --data digits --samples 3 --repeats 2"
+    asked = "noise laplace.csv --model small.pocket --net shopnets:net --data digits --samples 4 --repeats 2"
     asked += " --examples 20"
     shape = result(asked, capsys)["shape"]
-    assert (shape["inputs"], shape["samples"], shape["repeats"]) == (20, 3, 2)
+    assert (shape["inputs"], shape["samples"], shape["repeats"]) == (20, 4, 2)
     assert "this device" in shape["verdicts"] and "two-point" in shape["rows"]
     assert run(asked) == 0
     assert "this device: " in capsys.readouterr().out
