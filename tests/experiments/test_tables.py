@@ -322,7 +322,7 @@ def test_long_training_keeps_its_budget_and_probes_do_not_see_the_test_images(
         )
         assert again.accuracy == pytest.approx(rows[name]["test"]["means"]["accuracy"])
     text = long.section(result)
-    assert f"--parts resnet20-25000 {plain} --seeds 0 --epochs 1\n" in text
+    assert f"--parts resnet20-25000 {plain} --seeds 0\n" in text
     assert "| resnet20, 25,000, plain competitor, 1 seed | " in text
     assert "| resnet20, 25,000, 1 seed | " in text and "| channels of equal sigma | 1 | " in text
     assert run(long, tiny, monkeypatch) == result
