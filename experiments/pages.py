@@ -54,7 +54,7 @@ SUBJECTS = {  # by the name of the file
 PREFACE = """Written by `python -m experiments.pages` (`make results`) from the files in [experiments/results]({results}), not by hand.
 Each part gives the command that measures it again; [docs/data.md]({data}) describes the data it needs.
 ± is one standard error, NLL is in nats, ECE is a fraction (0.01 is 1 %).
-"The paper" is [the one on the part's subject]({readme}#references): sharing, structure or noise.
+"The paper" is [the one on the part's subject]({readme}#references): sharing, structure or noise. Rows keep what was measured when they were made: those from before draws were mirrored, labels of training stayed and few data had 400 steps come out a little otherwise today.
 """
 
 

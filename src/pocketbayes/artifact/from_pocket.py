@@ -106,9 +106,8 @@ class _Builder:
     def conversion(self, parameter: PlacedParameter, index: int) -> Conversion:
         name, like, entry = parameter.path, parameter.tensor, self.entries[parameter.path]
         fixed = self._fixed(name, entry, like)
-        common: dict[str, Any] = {"index": index, "draws": self.draws, "noise": self.common.noise}
-        common["fixed"] = fixed
-        common |= _prior(name, entry, like)
+        place: dict[str, Any] = {"index": index, "draws": self.draws, "noise": self.common.noise}
+        common = place | {"fixed": fixed} | _prior(name, entry, like)
         weight: StochasticWeight
         if isinstance(entry, MeanField):
             mu, sigma = (_wide(part, like).view(free_shape(entry)) for part in (entry.mu, entry.sigma))

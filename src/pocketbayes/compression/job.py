@@ -34,9 +34,7 @@ from pocketbayes.training.temperature import (
     measured_noise_cost,
 )
 
-CHECKED_INPUTS = (
-    100  # on which noise is measured without training: it is most of the time that the posterior takes
-)
+CHECKED_INPUTS = 100  # on which noise is measured without training: most of the time that the posterior takes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,6 @@ from pocketbayes.prediction.answer import Predictive, Regression
 
 Answer = TypeVar("Answer", Predictive, Regression)
 BY_DRAW = ("draws", "sigmas")  # [S, N, ...]; all else has the examples first
-PRIOR_DRAWS, PRIOR_VARIANCE = (
-    4,
-    0.1,
-)  # what that variance is before the first: so much of p (1 - p), as of so many draws
 Samples = int | Literal["mean", "auto"]
 MOST = 30  # draws of "auto"
 TOLERANCE = 0.02  # of "auto": the standard error of an input's probabilities at which it is finished
@@ -103,7 +99,7 @@ class Rounds(Sums):
         self.squares, self.of_rounds = (
             xp.zeros_like(p[:, 0]),
             xp.zeros_like(p[:, 0]),
-        )  # of draws and of rounds' means
+        )  # of draws, of rounds' means
 
     @property
     def whole(self) -> bool:
@@ -127,9 +123,8 @@ class Rounds(Sums):
         rounds = self.number // self.size
         of_mode = self.of_mode[:, rows] / (2 * rounds)
         of_draws = self.squares[rows] / self.number - (of_mode**2).sum(-1).mean(0)
-        apart = self.of_rounds[rows] - rounds * (of_mode.mean(0) ** 2).sum(
-            -1
-        )  # sum over rounds of |p - mean|^2
+        mean = of_mode.mean(0)
+        apart = self.of_rounds[rows] - rounds * (mean**2).sum(-1)  # sum over rounds of |p - mean|^2
         guess = PAIRED * of_draws / len(of_mode)
         variance = (apart + PRIOR_ROUNDS * guess) / (rounds - 1 + PRIOR_ROUNDS)
         return np.sqrt(to_numpy(variance).clip(0) / rounds)

@@ -27,7 +27,7 @@ from pocketbayes.runs import randomness, ranks
 FISHER_BATCHES = 50  # of training data, for the prediction
 CHECKED_BATCHES = 20  # of training data, on which noise is measured where there are no validation data
 HELD_OUT_BATCHES = (
-    10  # of validation data, for the prediction; the same ones again, with new labels, if they are fewer
+    10  # of validation data, for the prediction; the same again with new labels, if they are fewer
 )
 TRIES = 4  # temperatures that are measured
 MORE = 4  # times as many draws where the first ones do not tell
